@@ -1,7 +1,7 @@
 """What CUDA binaries say: fat binaries, cubins, line tables and GPU core dumps; bytes in, values out.
 
 Nothing here opens a file, starts a program or needs a GPU, a driver or a CUDA toolkit. The names below are the public
-ones; each is imported on first use, so that reading a log does not load a decompressor.
+ones; each is imported on first use: reading a log does not load a decompressor.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ GENERATION_FLAGS: Mapping[CoreSize, tuple[str, ...]] = {
 def arming(folder: str, *, pipe_folder: str = "/tmp", size: CoreSize = "default") -> Mapping[str, str]:
     """Return the variables; a `full` dump is as large as what the GPU holds.
 
-    Raises BadArgument when a folder cannot stand in the driver's templates.
+    Raises BadArgument when a folder cannot be in the driver's templates.
     """
     for path in (folder, pipe_folder):
         _check(path)

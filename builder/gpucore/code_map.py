@@ -1,4 +1,4 @@
-"""Where the code of one cubin lies: kernels, functions, and the source chain of every instruction.
+"""Where the code of one cubin is: kernels, functions, and the source chain of every instruction.
 
 A cubin as compiled has every code section at address 0 and relocations in its line table; the *relocated* image inside
 a GPU core has real addresses everywhere. Both are read here, so callers speak of a kernel and an offset, or of a PC.
@@ -44,7 +44,7 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """What stands at one instruction; offsets are in bytes, `chain` is leaf first and empty without line info.
+    """What is at one instruction; offsets are in bytes, `chain` is leaf first and empty without line info.
 
     `kernel` is None for a device function in its own section (separate compilation), `function` the innermost
     function by symbol. `offset` counts from the kernel's start, from the function's where there is no kernel.
@@ -143,7 +143,7 @@ class CodeMap:
             return False
 
     def place(self, pc: int) -> Place | None:
-        """Return where an absolute address lies in a relocated image; None when it is no code of this cubin."""
+        """Return where an absolute address is in a relocated image; None when it is no code of this cubin."""
         at = bisect_right(self._by_address, pc, key=lambda s: s.address) - 1
         if at < 0:
             return None

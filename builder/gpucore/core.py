@@ -171,7 +171,7 @@ def find_faults(core: GpuCore) -> tuple[Fault, ...]:
 
 
 def kernel_name(core: GpuCore, device: Device, grid: GridRow | None) -> str | None:
-    """Return the mangled name of a launch's kernel: the function at its entry in the module it came from."""
+    """Return the mangled name of a launch's kernel: the function at its entry in its module."""
     if grid is None:
         return None
     found = core.find_code(grid.function_entry, device, grid.module_handle)
@@ -183,7 +183,7 @@ def kernel_name(core: GpuCore, device: Device, grid: GridRow | None) -> str | No
 
 
 def locate(core: GpuCore, device: Device, pc: int | None, grid: GridRow | None) -> Location | None:
-    """Return what stands at a PC, in the module of the launch first."""
+    """Return what is at a PC, in the module of the launch first."""
     found = core.find_code(pc, device, grid.module_handle if grid else None) if pc is not None else None
     return found[0].locate(found[1]) if found else None
 
@@ -535,14 +535,14 @@ def _in_bank(
     return bytes(held) if held is not None else None
 
 
-# Says where every warp of a GPU core stands, grouped by place: the picture of a hang.
+# Says where every warp of a GPU core is, grouped by place: the picture of a hang.
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarpGroup:
-    """Warps of one launch that stand at one instruction in one state.
+    """Warps of one launch that are at one instruction in one state.
 
-    A warp whose lanes have diverged is counted once at each place it stands. `state` is the most telling word for it,
+    A warp whose lanes have diverged is counted once at each place it is. `state` is the most telling word for it,
     `barrier` what it waits for at a barrier, `barrier_words` the driver's message on it (r590 and later),
     `thread_states` the convergence unit's states of the threads (r575 and later) with their counts.
     """
@@ -576,7 +576,7 @@ _Key = tuple[int, int, str, str | None, str | None]
 
 
 def group_warps(core: GpuCore) -> tuple[WarpGroup, ...]:
-    """Return where all warps stand, the place of most warps first."""
+    """Return where all warps are, the place of most warps first."""
     found = [group for device in core.devices for group in _of_device(core, device)]
     return tuple(sorted(found, key=lambda s: (-s.warps, -s.threads, s.device.index, s.pc)))
 
@@ -690,7 +690,7 @@ class DecodedCore:
 
     @property
     def warps(self) -> int:
-        """How many warps were resident; a diverged one stands at several places but counts once."""
+        """How many warps were resident; a diverged one is at several places but counts once."""
         return sum(1 for device in self.core.devices for _ in device.warps())
 
 
@@ -705,7 +705,7 @@ def decode_core(
 ) -> DecodedCore:
     """Read a GPU core dump to its end; `lines` is asked for the lines of code that was built without them.
 
-    Raises UnreadableBinary when the bytes are not a GPU core; a damaged or truncated one is told in `notes`.
+    Raises UnreadableBinary when the bytes are not a GPU core; a damaged or truncated one is reported in `notes`.
     """
     core = read_core(data, lines)
     faults = with_callers(core, data, find_faults(core))

@@ -421,6 +421,10 @@ class CoreSections:
                 return None if held is None else held[start : start + size]
         return None
 
+    def global_memory(self) -> tuple[tuple[int, int], ...]:
+        """Return the address and the size of each range of global memory that was dumped."""
+        return tuple((section.address, section.size) for section in self._memory)
+
     @cached_property
     def _memory(self) -> tuple[Section, ...]:
         return self._elf.sections_of(frozenset({SectionType.GLOBAL_MEMORY, SectionType.MANAGED_MEMORY}))

@@ -145,12 +145,13 @@ def sleb(data: bytes, at: int) -> tuple[int, int]:
     return (value - (1 << bits) if value >> (bits - 1) & 1 else value), at
 
 
-# Patterns by which opcodes of a line program are told from their operands at the speed of the `re` module.
+# Patterns by which opcodes of a line program are separated from their operands at the speed of the `re` module.
 #
 # The repetitions are possessive: each byte is looked at once, whatever the input.
 
 
-def _extended_pattern() -> bytes:
+@cache
+def _extended() -> bytes:
     """Return a pattern of one extended opcode: 0, length, sub-opcode, operands.
 
     A length of one byte covers everything ptxas writes, the common ones first. Length 1 is end_sequence, which must end
@@ -161,7 +162,6 @@ def _extended_pattern() -> bytes:
     return rb"\x00(?:" + b"|".join([*bodies, rb"\x01[^\x01]"]) + rb")"
 
 
-_EXTENDED: Final = _extended_pattern()
 _LEB128: Final = rb"[\x80-\xff]*+[\x00-\x7f]"
 
 
@@ -176,7 +176,7 @@ def _all_of(body: bytes) -> bytes:
 
 @cache
 def sequence_pattern(opcode_base: int, counts: tuple[int, ...]) -> re.Pattern[bytes]:
-    """Compile a pattern that matches one whole sequence, so that skipping runs at the speed of the `re` module.
+    """Compile a pattern that matches one whole sequence, : skipping then runs at the speed of the `re` module.
 
     Walking the opcodes in Python takes half a second for a line section of 2 MB; this takes a fiftieth of that.
     """
@@ -190,7 +190,7 @@ def sequence_pattern(opcode_base: int, counts: tuple[int, ...]) -> re.Pattern[by
         else:
             single.append(opcode)
     ones = b"[" + b"".join(rb"\x%02x" % byte for byte in single) + b"]++"
-    body = b"|".join(([ones] if single else []) + longer + [_EXTENDED])
+    body = b"|".join(([ones] if single else []) + longer + [_extended()])
     return re.compile(_all_of(body) + rb"\x00\x01\x01", re.DOTALL)
 
 
@@ -201,7 +201,7 @@ def step_pattern() -> re.Pattern[bytes]:
     It reads the opcodes as `sequence_pattern` does, so none is read out of step.
     """
     operands = b"|".join([rb"[\x02-\x05]" + _LEB128, rb"[\x06-\x08]", rb"\x09.."])
-    return re.compile(_all_of(_EXTENDED) + rb"(" + _all_of(operands) + rb"[\x01\x0a-\xff]?+)", re.DOTALL)
+    return re.compile(_all_of(_extended()) + rb"(" + _all_of(operands) + rb"[\x01\x0a-\xff]?+)", re.DOTALL)
 
 
 # The DWARF line program of a cubin, with NVIDIA's three extensions, decoded one sequence at a time.
@@ -211,7 +211,7 @@ def step_pattern() -> re.Pattern[bytes]:
 #
 # A program is a chain of *units* (one per translation unit), each a header and then *sequences* (one per section of
 # code). A 10 MB cubin holds hundreds of sequences and one PC needs one of them, so `read_units` only skips over the
-# opcodes to find where each sequence lies, and `decode` turns one of them into rows.
+# opcodes to find where each sequence is, and `decode` turns one of them into rows.
 
 
 Buffer = bytes | memoryview
@@ -220,7 +220,7 @@ AddressOf = Callable[[int, int], int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sequence:
-    """Where one sequence lies: `start` and `end` are byte offsets in the line section.
+    """Where one sequence is: `start` and `end` are byte offsets in the line section.
 
     `operand` is the offset of the first DW_LNE_set_address operand (the place a relocation names), `address` the
     value that stands there; both are None when the sequence sets no address before its first row. `ended` is whether
@@ -814,7 +814,7 @@ class LineTable:
         return None
 
     def _covering(self, place: Place) -> Iterator[_Run]:
-        """Yield the sequences that begin at or before a place, nearest first, so that of two the inner one wins."""
+        """Yield the sequences that begin at or before a place, nearest first: of two the inner one wins."""
         runs = self._runs.get(place.section, [])
         for i in range(bisect_right(runs, place.offset, key=lambda run: run.start) - 1, -1, -1):
             yield runs[i]

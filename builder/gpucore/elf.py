@@ -2,7 +2,7 @@
 
 Layout: System V gABI chapter 4. A GPU core has one section per register file of each lane, easily 275,000 of them, and
 a wheel holds thousands of cubins, so headers are unpacked in one sweep and names are decoded only when asked for.
-Every offset comes from the file and is checked against it; what does not fit raises UnreadableBinary.
+Every offset is from the file and is checked against it; what does not fit raises UnreadableBinary.
 """
 
 from __future__ import annotations
@@ -454,7 +454,7 @@ def looks_like_pe(data: memoryview | bytes) -> bool:
 
 
 def read_sections(data: memoryview) -> tuple[PeSection, ...]:
-    """Return the sections that lie within the file; none where it is not a PE file or its table is cut off."""
+    """Return the sections within the file; none where it is not a PE file or its table is cut off."""
     if len(data) < _POINTER_AT + 4:
         return ()
     (header,) = struct.unpack_from("<I", data, _POINTER_AT)

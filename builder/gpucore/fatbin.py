@@ -62,7 +62,7 @@ class Compression(StrEnum):
 def expand(stored: memoryview, how: Compression, size: int) -> Buffer:
     """Return the whole payload; `size` is the number of bytes it must come to.
 
-    Raw payloads are returned as they lie, without a copy. Raises UnreadableBinary when the payload is damaged, comes to
+    Raw payloads are returned as they are, without a copy. Raises UnreadableBinary when the payload is damaged, comes to
     another size, or claims more than `LARGEST`.
     """
     if how is Compression.RAW:
@@ -403,7 +403,11 @@ def _searcher(start: bytes) -> Callable[[memoryview], Iterable[int]]:
     return lambda piece: [at for _, at, _ in search.find_matches_as_indexes(piece)]
 
 
-_SEARCHERS: Final = (_searcher(_CONTAINER_START), _searcher(_CUBIN_START))
+@cache
+def _searchers() -> tuple[Callable[[memoryview], Iterable[int]], ...]:
+    return _searcher(_CONTAINER_START), _searcher(_CUBIN_START)
+
+
 _CUDA: Final = EM_CUDA.to_bytes(2, "little")
 _PIECE: Final = 1 << 20  # bounds how many hits are kept at once
 _PIECES_A_TIME: Final = 8
@@ -453,7 +457,7 @@ def _between(
 def _starts(data: memoryview, start: int, end: int) -> list[int]:
     """Return where the first bytes of containers and cubins are, in order."""
     piece = data[start:end]
-    return sorted(start + at for search in _SEARCHERS for at in search(piece))
+    return sorted(start + at for search in _searchers() for at in search(piece))
 
 
 def _container_size(data: memoryview, at: int, end: int) -> int:

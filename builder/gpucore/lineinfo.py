@@ -25,7 +25,7 @@ from gpucore.fatbin import Compression, DeviceCode, EntryKind, expand, expand_in
 BOUND: Final = 0.95
 """The share of its instructions that rows must cover for a function to count as covered.
 
-Every function of the builds measured reaches 1 (docs/04-verify.md), padding and compiler-made code included. The rest
+Every function of the builds measured reaches 1 (docs/lab/verify.md), padding and compiler-made code included. The rest
 is room for an assembler that leaves the last padding out: up to 1 of 20 instructions.
 """
 

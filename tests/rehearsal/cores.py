@@ -1,7 +1,8 @@
 """The cores of stand-ins: what a driver would have written, around the machine code nvcc made of the sample.
 
-The faulting PC is an instruction of the planted line in the guilty kernel. The GPU's name says REHEARSAL, and so does
-the generator, wherever such a core goes.
+Where `executed` knows the launch, the core holds what an interpreter of the guilty kernel held at the fault. Elsewhere
+the PC of the fault is an instruction of the planted line, and the registers mean nothing. The GPU's name says
+REHEARSAL, and so does the generator, wherever such a core goes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tests.builders.core_builder import (
 )
 from tests.gpu.machine import MARK
 from tests.gpu.samples import Sample
+from tests.rehearsal.executed import executed
+from tests.support.sass.programs import layout
 
 GPU_NAME = f"{MARK} (no GPU)"
 GENERATOR = f"{MARK}: vdbg-env core builder (synthetic)"
@@ -79,6 +82,14 @@ def core_of(sample: Sample, cubin: bytes, at: Planted, flags: frozenset[str], *,
         if sample.name == "device-assert":  # it ends in the driver's code, which no dump holds
             faulting, sms = replace(faulting, outside=_DRIVERS_OWN, calls=[at.offset + 16]), {}
         blocks = [BlockSpec(block=(1, 0, 0), warps=[faulting])]
+        ran = executed(sample, cubin, at.kernel.name, code)
+        if ran is not None:
+            light = "skip_constbank_memory" in flags
+            parameters, first = None if light else ran.launch.parameters, layout(module.code.elf.arch or 0)[2]
+            launch = replace(launches[0], parameters=parameters, parameters_offset=first)
+            launches = [replace(launch, grid=ran.launch.grid, block=ran.launch.block)]
+            blocks = [BlockSpec(block=ran.launch.block_index, warps=[ran.stopped.warp])]
+            sms = {0: SmSpec(exception=code, error_offset=ran.stopped.offset)}
     if sample.name == "exited-warp":
         blocks = []
     if sample.name == "two-streams":

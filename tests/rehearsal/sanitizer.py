@@ -16,6 +16,7 @@ from xml.sax.saxutils import escape
 from tests.gpu.machine import MARK
 from tests.gpu.samples import Sample, samples
 from tests.rehearsal.cores import Planted, planted
+from tests.rehearsal.executed import LAUNCHED
 from tests.rehearsal.program import machine_code
 
 _HEADLINES = {
@@ -85,7 +86,8 @@ def reported(sample: Sample, at: Planted, tool: str) -> list[str]:
     words = {"function": function, "offset": offset, "file": sample.source.name, "line": line, "before": line - 1}
     place = "{function}+{offset} in {file}:{line}".format(**words)
     record = _HEADLINES[tool].format(place=place, **words).splitlines()
-    return record if tool == "racecheck" else [*record, "    by thread (0,0,0) in block (0,0,0)"]
+    x, y, z = LAUNCHED[sample.name].block_index if sample.name in LAUNCHED else (0, 0, 0)
+    return record if tool == "racecheck" else [*record, f"    by thread (0,0,0) in block ({x},{y},{z})"]
 
 
 def xml(report: str) -> str:

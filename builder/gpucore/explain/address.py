@@ -1,4 +1,4 @@
-"""The address of a memory instruction: the pointer it is based on, how it is indexed, and where each part came from."""
+"""The address of a memory instruction: the pointer it is based on, how it is indexed, and where each part is from."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Base:
     value: Atom
     argument: Argument | None
     offset: int = 0
-    """Where the pointer stands in the argument, in bytes."""
+    """Where the pointer is in the argument, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def access_of(i: Instruction) -> tuple[Space, Direction, int] | None:
     if space is None:
         return None
     width = next((_BYTES[m] for m in reversed(i.modifiers) if m in _BYTES), 4)
-    if "ENL2" in i.modifiers:
-        width = 32
+    if i.opcode in {"LDSM", "STSM"}:
+        width = 16  # each thread gives the address of one row
     if i.opcode.startswith(("ATOM", "RED")):
         return space, "update", width
     if i.opcode in {"ST", "STG", "STS", "STL", "STSM", "UTMASTG", "UTMAREDG"}:
@@ -272,7 +272,7 @@ def _based_on(values: Slice, a: Atom, nested: int) -> list[Atom]:
         starts = [bases(values, x, nested + 1) for x in loop.starts]
         others = [bases(values, x, nested + 1) for x in loop.others if a not in inside(x)]
         return [b for side in (*starts, *others) for b in side] if starts and all(starts) and all(others) else []
-    return [a] if low.kind in {"bank", "bank_at", "bindless", "load", "result", "opaque", "entry"} else []
+    return [a] if low.kind in {"bank", "bank_at", "bindless", "load", "result", "entry"} else []
 
 
 def best_bases(program: Program, values: Slice, formula: Poly) -> list[Base]:

@@ -278,7 +278,7 @@ def _largest_sum(p: Poly) -> int:
 
 @lru_cache(_KEPT)
 def fits(p: Poly) -> bool:
-    """Say whether a 32-bit sum cannot wrap, so that it is the sum of its zero-extended atoms."""
+    """Say whether a 32-bit sum cannot wrap: it is then the sum of its zero-extended atoms."""
     return _largest_sum(p) <= MASK32
 
 

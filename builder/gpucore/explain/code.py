@@ -1,6 +1,6 @@
 """The code that one thread runs: a kernel with the functions it calls put in their place, and its control flow.
 
-A function inside the kernel's section is copied for each call of it, so that a value flows into it and out of it by
+A function inside the kernel's section is copied for each call of it: a value flows into it and out of it by
 registers like through any other code, whatever convention the compiler chose for that call. What is not copied
 (recursion, too much code, functions elsewhere) counts as an instruction that writes what the function may write.
 """
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from gpucore.sass import Instruction, Memory, Register, RegisterOperand, definitions, uses
@@ -57,10 +58,19 @@ ENTRY: Final = Site("entry")
 
 
 class Code:
-    """The instructions of a routine with those of the routines it calls, in blocks; numbered from 0."""
+    """The instructions of a routine with those of the routines it calls, in blocks; numbered from 0.
 
-    def __init__(self, instructions: Sequence[Instruction], routines: Iterable[Routine], root: Routine) -> None:
-        self._section = instructions
+    `tables` says where each branch through a register may lead, by its offset, as `read_branch_targets` of the cubin.
+    """
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        routines: Iterable[Routine],
+        root: Routine,
+        tables: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    ) -> None:
+        self._section, self._tables = instructions, tables
         self._by_offset = {i.offset: n for n, i in enumerate(instructions)}
         self._routines = {r.start: r for r in routines}
         self._by_name = {r.name: r for r in routines}
@@ -129,7 +139,7 @@ class Code:
 
     def of(self, routine: Routine) -> Code:
         """Return the code of another routine of the section."""
-        return Code(self._section, self._routines.values(), routine)
+        return Code(self._section, self._routines.values(), routine, self._tables)
 
     def place(self, offset: int, context: tuple[int, ...] = ()) -> int | None:
         """Return the number of the instruction at an offset of the section, within these calls."""
@@ -188,13 +198,16 @@ class Code:
             conditional = not always or any(isinstance(s, RegisterOperand) for s in i.sources)
             return [*([to] if to is not None else []), *(following if conditional else [])]
         if i.opcode in _INDIRECT:
-            self.indirect = True
-            return following
+            places = [self._places.get((context, to)) for to in self._tables.get(i.offset, ())]
+            self.indirect |= not places
+            return [place for place in places if place is not None] or following
         if i.opcode != "CALL":
             return None
         if n in self.called:
+            # A trap follows a call that never returns, such as that of a failed assertion.
             name = i.target.symbol if i.target else ""
-            return [] if name in _NEVER_RETURN and always else None
+            never = name in _NEVER_RETURN or (following and self.instructions[n + 1].opcode == "BPT")
+            return [] if never and always else None
         entry = self._places[(*context, n), callee.start] if callee else n + 1
         return [entry] if always else [entry, *following]
 
@@ -408,6 +421,8 @@ class Code:
                 i = self.instructions[n]
                 found[n] = height
                 if n in self.called and self.called[n] is None:
+                    if n in self._after:  # it does not return
+                        break
                     return None
                 written = definitions(i)
                 if written is None or (STACK in written and i.guard is not None):

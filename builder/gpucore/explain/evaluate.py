@@ -1,7 +1,9 @@
-"""The number that a polynomial stands for, and what each kind of atom means.
+"""The number that a polynomial means, and what each kind of atom means.
 
 Leaves are given by the caller: `bank`, `bindless`, `special`, `load`, `phi`, `turn`, `entry`, `result` and `opaque`
-(also `opaque` and `phi` of one bit). Every other kind has its value here:
+(also `opaque` and `phi` of one bit), and what other threads of the warp decide: `shfl(value, lane)` is the value that
+this thread of the warp has, `any(c)` says whether a condition holds in any thread, `ballot(c)` has a bit for each in
+which it does. Every other kind has its value here:
 
 | kind | value |
 | --- | --- |
@@ -84,7 +86,8 @@ class Values:
 
 
 LEAVES: Final = frozenset(
-    {"bank", "bank_at", "bindless", "carry_bit", "special", "load", "phi", "turn", "entry", "result", "opaque"}
+    {"bank", "bank_at", "bindless", "carry_bit", "special", "load", "phi", "turn", "entry", "result", "opaque", "shfl"}
+    | {"any", "ballot"}
 )
 """The kinds of atoms whose values only the caller knows."""
 

@@ -90,7 +90,7 @@ def _loaded(address: Address) -> Iterator[Atom]:
 
 def _of_loads(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
     for a in _loaded(address):
-        value = numbers.value(of(a))
+        value = numbers.fact(of(a))
         if value is None:
             continue
         known = (_PLACEHOLDERS_64 if a.bits == 64 else _PLACEHOLDERS).get(value)
@@ -137,7 +137,7 @@ def _exact(p: Poly, numbers: Numbers) -> int | None:
     for m, c in p.terms.items():
         term = signed(c)
         for a in m:
-            value = numbers.value(of(a, 32))
+            value = numbers.fact(of(a, 32))
             if value is None:
                 return None
             term *= signed(value)
@@ -147,7 +147,7 @@ def _exact(p: Poly, numbers: Numbers) -> int | None:
 
 def _of_pointer(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
     base = address.base
-    value = numbers.value(of(base.value)) if base is not None else None
+    value = numbers.fact(of(base.value)) if base is not None else None
     if base is None or value is None:
         return
     name = words.atom(base.value)
@@ -160,9 +160,7 @@ def _of_pointer(address: Address, numbers: Numbers, words: Words) -> Iterator[Ju
 
 
 def _of_address(address: Address, numbers: Numbers) -> Iterator[Judgement]:
-    value = numbers.value(address.formula)
-    if value is None:
-        value = numbers.held_address()
+    value = numbers.fact(address.formula)
     if value is None:
         return
     width = address.width

@@ -6,11 +6,12 @@ alone decides is solved, the rest is evidence. With any disagreement no value is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
 
-from gpucore.explain.address import Address
+from gpucore.explain.address import Address, address_at
 from gpucore.explain.algebra import (
     MASK32,
     MASK64,
@@ -29,11 +30,16 @@ from gpucore.explain.operations import signed
 from gpucore.explain.slice import LOADS, Slice
 from gpucore.sass import Memory, Register, uses
 
-How = Literal["read", "computed", "solved"]
-"""In a register or in the core; from values that were; from equations."""
+How = Literal["read", "computed", "solved", "one register"]
+"""In a register or in the core; from values that were; from equations; by one register that nothing else confirms."""
+
+Carrier: TypeAlias = tuple[int | None, Resource]
+"""A register of a thread, by the thread's number in its warp; None for a uniform register."""
 
 _MOST_ROUNDS: Final = 6
 _MOST_ATOMS: Final = 200
+_LANES_TO_CONFIRM: Final = 4
+_MOST_CARRIERS: Final = 40
 
 
 @dataclass(frozen=True)
@@ -103,15 +109,25 @@ def _refuse(a: Atom) -> int:
 class Numbers:
     """The values of one address, thread by thread."""
 
-    def __init__(self, address: Address, snapshot: Snapshot) -> None:
-        self.address, self.snapshot = address, snapshot
+    def __init__(
+        self, address: Address, snapshot: Snapshot, whole: Numbers | None = None, but: Carrier | None = None,
+        shared: Mapping[Atom, int] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Solve for what a snapshot has; with `whole`, again without the register `but` and with its equations.
+
+        `shared` are values of all threads that are known before.
+        """
+        self.address, self.snapshot, self._but = address, snapshot, but
         self._code: Code = address.slice.code
         # A register may never have been written on the way that a warp took: here, unlike in a formula, that counts.
-        self._values = Slice(self._code, address.program.bank, False)
-        self._shared: dict[Atom, int] = {}
+        self._values: Slice = whole._values if whole else Slice(self._code, address.program.bank, False)
+        self._shared: dict[Atom, int] = dict(shared)
         self._shared_how: dict[Atom, How] = {}
-        self._equations: dict[int | None, list[tuple[Resource, Poly]]] = {}
-        self._pairs: dict[int | None, list[tuple[Resource, Resource, Poly]]] = {}
+        self._shared_by: dict[Carrier, None] = {}
+        self._uniform: dict[Atom, bool] = whole._uniform if whole else {}
+        self._without: dict[tuple[int, Carrier], Numbers] = {}
+        self._equations: dict[int | None, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
+        self._pairs: dict[int | None, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
         self._states = [_State(lane) for lane in snapshot.lanes]
         self._read_core()
         self._solve()
@@ -176,6 +192,8 @@ class Numbers:
         if self.value(p, lane) is None:
             return None
         state = self._states[lane]
+        if lane == self.chosen and self.by_one_register(p):
+            return "one register"
         a = p.single
         known = state.how.get(a) or self._shared_how.get(a) if a is not None else None
         if known is not None:
@@ -183,15 +201,57 @@ class Numbers:
         ways = {state.how.get(x) or self._shared_how.get(x) for x in inside(p)}
         return "solved" if "solved" in ways else "computed"
 
+    def fact(self, p: Poly) -> int | None:
+        """Return the value of a formula for the thread that is explained; None where one register alone carries it."""
+        return None if self.by_one_register(p) else self.value(p)
+
+    def by_one_register(self, p: Poly) -> bool:
+        """Say whether the value of a formula depends on a register that nothing confirms.
+
+        A value is confirmed if it comes out the same without any one of the registers that it was solved from: if one
+        register of the core is wrong, whichever it is, a confirmed value is right, or the registers disagree.
+        """
+        value = self.value(p)
+        if value is None:
+            return False
+        state = self._states[self.chosen]
+        if not state.used and not self._shared_by:
+            return False
+        carriers = {**self._shared_by, **{self._carrier(r, state.lane): None for r in state.used}}
+        return len(carriers) > _MOST_CARRIERS or self._depends(p, value, carriers)
+
+    def _depends(self, p: Poly, value: int, carriers: Collection[Carrier]) -> bool:
+        return any(self._solved_without(c, carriers).value(p) != value for c in carriers)
+
+    def _solved_without(self, carrier: Carrier, carriers: Collection[Carrier]) -> Numbers:
+        found = self._without.get((self.chosen, carrier))
+        if found is None:
+            lane = self._states[self.chosen].lane
+            others = [one for one in self.snapshot.lanes if one is not lane]
+            others.sort(key=lambda one: all(number != one.number for number, _ in carriers))
+            few = replace(self.snapshot, lanes=(lane, *others[: _LANES_TO_CONFIRM - 1]))
+            found = self._without[self.chosen, carrier] = Numbers(self.address, few, self, carrier)
+            found.chosen = 0
+        return found
+
+    def _carrier(self, r: Resource, lane: Lane) -> Carrier:
+        return (None if r[0] == "UR" else lane.number, r)
+
     def addresses(self) -> list[tuple[Lane, int]]:
-        """Return the address that each thread accessed, where it is known."""
-        found = []
+        """Return the address that each thread accessed, but for those that one register alone carries."""
+        found: list[tuple[Lane, int]] = []
+        formula = self.address.formula
+        own = self.value(formula)
+        if own is not None and self._depends(formula, own, self._shared_by):
+            return found
         for k in self.accessing():
             state = self._states[k]
-            value = self.value(self.address.formula, k)
-            if value is None and not self.disagree:
-                value = self._held_address(state)
-            if value is not None:
+            value = self.value(formula, k)
+            alone = replace(self.snapshot, lanes=(state.lane,))
+            if value is not None and all(
+                Numbers(self.address, alone, self, self._carrier(r, state.lane), self._shared).value(formula) == value
+                for r in state.used
+            ):
                 found.append((state.lane, value))
         return found
 
@@ -331,6 +391,8 @@ class Numbers:
         return any(r in (uses(code.instructions[m]) or ()) for m in between)
 
     def _value_of(self, r: Resource, lane: Lane) -> int | None:
+        if self._but == self._carrier(r, lane):
+            return None
         held = self.snapshot.uniform if r[0] == "UR" else lane.general
         return held[r[1]] if r[1] < len(held) else None
 
@@ -376,6 +438,8 @@ class Numbers:
         a, found = solved
         state.used.update(registers)
         self._learn(a, found, how, state)
+        if a in self._shared or any(half in self._shared for half in a.args if isinstance(half, Atom)):
+            self._shared_by.update(dict.fromkeys(self._carrier(r, state.lane) for r in (*registers, *state.used)))
         return True
 
     def _learn(self, a: Atom, value: int, how: How, state: _State) -> None:
@@ -384,11 +448,24 @@ class Numbers:
                 assert isinstance(half, Atom)
                 self._learn(half, part, how, state)
             return
-        if a.kind == "bank":
+        if self._is_uniform(a):
             self._share(a, value, how)
         else:
             state.known[a] = value
             state.how[a] = how
+
+    def _is_uniform(self, a: Atom) -> bool:
+        """Say whether a leaf is the same in all threads of the warp: a parameter, or loaded from one address by all."""
+        if a.kind in {"bank", "special"}:
+            return a.kind == "bank" or str(a.args[0]).startswith(("block", "grid"))
+        if a.kind != "load" or not isinstance(a.args[0], int) or self._code.instructions[a.args[0]].opcode[0] != "L":
+            return False
+        found = self._uniform.get(a)
+        if found is None:
+            address = address_at(self.address.program, self._values, a.args[0])
+            leaves = [x for x in inside(address.formula) if x.kind in LEAVES] if address is not None else [a]
+            found = self._uniform[a] = a not in leaves and all(map(self._is_uniform, leaves))
+        return found
 
     def _unknown(self, p: Poly, values: Values) -> list[Atom]:
         """Return the atoms of a sum whose values are not known."""

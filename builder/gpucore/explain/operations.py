@@ -7,7 +7,7 @@ their arguments and values, are documented once, in `gpucore.explain.evaluate`.
 from __future__ import annotations
 
 from itertools import product
-from typing import Final
+from typing import Final, TypeAlias
 
 from gpucore.explain.algebra import (
     FOLDS_OF_SELECT64,
@@ -85,6 +85,8 @@ def _bitwise(kind: str, a: Poly, b: Poly) -> Poly:
     if a == b:
         return ZERO if kind == "xor" else a
     if kind == "and" and mask is not None:
+        if all(len(m) == 1 and m[0].most == 1 and c & c - 1 == 0 for m, c in a.terms.items()):
+            return a.where(lambda c: c & mask != 0)  # a word of flags
         if mask & (mask + 1) == 0 and most(a) <= mask and fits(a):
             return a
         inner = a.single
@@ -93,6 +95,12 @@ def _bitwise(kind: str, a: Poly, b: Poly) -> Poly:
             assert isinstance(first, Poly) and isinstance(second, Poly)
             if second.constant is not None:
                 return _bitwise("and", first, constant(second.constant & mask))
+        if inner is not None and inner.kind == "select":
+            condition, first, second = inner.args
+            assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+            sides = _bitwise("and", first, b), _bitwise("and", second, b)
+            if None not in (sides[0].constant, sides[1].constant):
+                return select(condition, *sides)
     if kind != "and":
         for left, right in ((a, b), (b, a)):  # bits that do not meet add up
             if fits(right) and most(right) < 1 << trailing_zeros(left):
@@ -164,30 +172,56 @@ def permute(a: Poly, selector: Poly, b: Poly) -> Poly:
     wanted = selector.constant
     if wanted is None:
         return leaf("prmt", a, selector, b)
-    nibbles = [wanted >> 4 * k & 15 for k in range(4)]
-    sources = [_byte_source(nibble, a, b) for nibble in nibbles]
-    numbers = [s for s in sources if isinstance(s, int)]
-    if len(numbers) == 4:
-        return constant(sum(s << 8 * k for k, s in enumerate(numbers)))
-    for value in (a, b):
-        wholly = [s == (value, k) for k, s in enumerate(sources)]
-        if all(wholly):
-            return value
-        for down in range(4):  # some bytes of one operand, the rest 0
-            taken = [k for k in range(4) if sources[k] == (value, k + down)]
-            if taken and all(k in taken or sources[k] == 0 for k in range(4)):
-                mask = sum(255 << 8 * k for k in taken)
-                return bit_and(shift_right(value, 8 * down), constant(mask))
-    return leaf("prmt", a, constant(wanted & 0xFFFF), b)
+    sources = [_permuted(wanted >> 4 * k & 15, a, b) for k in range(4)]
+    numbers = [s if isinstance(s, int) else 0 for s in sources]
+    values = list(dict.fromkeys(s[0] for s in sources if not isinstance(s, int)))
+    fixed = sum(number << 8 * k for k, number in enumerate(numbers))
+    if not values:
+        return constant(fixed)
+    if len(values) > 2 or (len(values) == 2 and any(isinstance(s, int) for s in sources)):
+        return leaf("prmt", a, constant(wanted & 0xFFFF), b)
+    value, other = (values[0], constant(fixed)) if len(values) == 1 else values
+    for down in range(4):  # some bytes of one operand, the rest 0 or copies of its sign
+        taken = [k for k in range(4) if sources[k] == (value, k + down, False)]
+        if taken and all(k in taken or sources[k] == 0 for k in range(4)):
+            return bit_and(shift_right(value, 8 * down), constant(sum(255 << 8 * k for k in taken)))
+        width = len(taken)
+        if taken == list(range(width)) and all(s == (value, width - 1 + down, True) for s in sources[width:]):
+            return extend_field(shift_right(value, 8 * down), constant(8 * width), True)
+    nibbles = [4 + k if isinstance(s, int) else (0 if s[0] == value else 4) + s[1] + 8 * s[2]
+               for k, s in enumerate(sources)]  # fmt: skip
+    return leaf("prmt", value, constant(sum(nibble << 4 * k for k, nibble in enumerate(nibbles))), other)
 
 
-def _byte_source(nibble: int, a: Poly, b: Poly) -> int | tuple[Poly, int] | None:
-    value, byte = (b, nibble - 4) if nibble & 4 else (a, nibble)
-    byte &= 3
+_Byte: TypeAlias = int | tuple[Poly, int, bool]
+"""A byte: a number, else a value, which of its bytes, and whether it is eight copies of that byte's upper bit."""
+
+
+def _permuted(nibble: int, a: Poly, b: Poly) -> _Byte:
+    found = _byte(b if nibble & 4 else a, nibble & 3)
+    if not nibble & 8:
+        return found
+    return 255 * (found >> 7) if isinstance(found, int) else (found[0], found[1], True)
+
+
+def _byte(value: Poly, number: int) -> _Byte:
+    """Return a byte of a value, looking through other permutations and masks."""
     if value.constant is not None:
-        bits = value.constant >> 8 * byte & 255
-        return 255 * (bits >> 7) if nibble & 8 else bits
-    return None if nibble & 8 else (value, byte)
+        return value.constant >> 8 * number & 255
+    if fits(value) and most(value) < 1 << 8 * number:
+        return 0
+    inner = value.single
+    if inner is not None and inner.kind in {"prmt", "and"}:
+        first, second = inner.args[:2]
+        assert isinstance(first, Poly) and isinstance(second, Poly)
+        if inner.kind == "prmt" and second.constant is not None:
+            last = inner.args[2]
+            assert isinstance(last, Poly)
+            return _permuted(second.constant >> 4 * number & 15, first, last)
+        mask = second.constant if inner.kind == "and" else None
+        if mask is not None and mask >> 8 * number & 255 in (0, 255):
+            return _byte(first, number) if mask >> 8 * number & 255 else 0
+    return value, number, False
 
 
 def extend_field(value: Poly, bits: Poly, negative: bool) -> Poly:
@@ -376,7 +410,7 @@ def _minimal(a: Atom, b: Atom, c: Atom, table: int) -> Atom | None:
 def compare(relation: str, a: Poly, b: Poly, unsigned: bool) -> Atom | None:
     """Return a comparison of two integers of one width; None for a relation of another kind.
 
-    Greater and not-equal are written by less and equal, so that opposite conditions are seen to be opposite.
+    Greater and not-equal are written by less and equal: opposite conditions are seen to be opposite.
     """
     if relation in {"T", "F"}:
         return TRUE if relation == "T" else FALSE
@@ -394,6 +428,11 @@ def compare(relation: str, a: Poly, b: Poly, unsigned: bool) -> Atom | None:
 
 
 def _equal(a: Poly, b: Poly) -> Atom:
+    chosen = next(iter(a.atoms()), None) if b == ZERO and len(a.terms) == 1 else None
+    if chosen is not None and chosen.kind == "select" and chosen.args[1:] == (constant(1), ZERO):
+        condition = chosen.args[0]
+        assert isinstance(condition, Atom)
+        return negate(condition)
     apart = (a - b).constant
     if apart is not None:
         return FALSE if apart else TRUE
@@ -435,6 +474,9 @@ def select(condition: Atom, a: Poly, b: Poly) -> Poly:
         inner = condition.args[0]
         assert isinstance(inner, Atom)
         return select(inner, b, a)
+    a, b = assuming(a, condition), assuming(b, negate(condition))
+    if a == b:
+        return a
     return _division_folded(condition, a, b) or leaf("select", condition, a, b)
 
 
@@ -520,6 +562,27 @@ def _without_absolute(q: Poly) -> Poly:
     inner = q.single
     first = inner.args[0] if inner is not None and inner.kind == "abs" else None
     return first if isinstance(first, Poly) else q
+
+
+def assuming(p: Poly, condition: Atom) -> Poly:
+    """Return a value where a condition is known to hold."""
+    a = p.single
+    if a is not None and a.kind == "select" and isinstance(a.args[1], Poly) and isinstance(a.args[2], Poly):
+        if a.args[0] is condition:
+            return a.args[1]
+        if a.args[0] is negate(condition):
+            return a.args[2]
+    return p
+
+
+def assumed(c: Atom, condition: Atom) -> Atom:
+    """Return a condition where another one is known to hold."""
+    if c.kind == "choose" and isinstance(c.args[1], Atom) and isinstance(c.args[2], Atom):
+        if c.args[0] is condition:
+            return c.args[1]
+        if c.args[0] is negate(condition):
+            return c.args[2]
+    return c
 
 
 # Quotients.

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from gpucore.code_map import CodeMap, Function
-from gpucore.cubin import ParameterTable, read_parameter_table
+from gpucore.cubin import ParameterTable, read_branch_targets, read_parameter_table
 from gpucore.dwarf import Chain, Place
 from gpucore.errors import UnreadableBinary
 from gpucore.explain.algebra import Poly, constant, leaf
@@ -115,7 +115,7 @@ class Program:
         found = self._explained.get(root)
         if found is None:
             function = self._functions[root.name]
-            found = Slice(Code(self.instructions, self.routines, root), self.bank, function.kernel)
+            found = Slice(Code(self.instructions, self.routines, root, self._tables), self.bank, function.kernel)
             self._explained[root] = found
         return found
 
@@ -129,6 +129,15 @@ class Program:
             return read_parameter_table(self.code_map.elf, kernel.name) if kernel else None
         except UnreadableBinary:
             return None
+
+    @cached_property
+    def _tables(self) -> dict[int, tuple[int, ...]]:
+        """Where the branches through registers may lead; empty where the cubin does not say."""
+        kernel = self.kernel
+        try:
+            return read_branch_targets(self.code_map.elf, kernel.name) if kernel else {}
+        except UnreadableBinary:
+            return {}
 
     @cached_property
     def bank_offset(self) -> int:

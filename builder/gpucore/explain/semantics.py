@@ -1,6 +1,6 @@
 """What each instruction computes: one function an opcode, in one table at the end.
 
-A function takes the instruction where it stands and returns one result for each destination in printed order: a
+A function takes the instruction and returns one result for each destination in printed order: a
 polynomial of 32 or 64 bits, several words, a condition for a predicate, or None for what is not known. An instruction
 that has no function here, or a variant that its function does not know, gives opaque values. Nothing is guessed.
 """
@@ -38,7 +38,7 @@ from gpucore.sass import (
     SpecialRegister,
 )
 
-Result: TypeAlias = Poly | Atom | tuple[Poly, ...] | None
+Result: TypeAlias = Poly | Atom | tuple[Poly, ...] | tuple[Atom, ...] | None
 Results: TypeAlias = Sequence[Result] | None
 
 
@@ -49,6 +49,9 @@ class Unsupported(Exception):
 class Machine(Protocol):
     """What gives the values before an instruction: `gpucore.explain.slice`."""
 
+    kernel: bool
+    """Whether nothing was in its registers when it began."""
+
     def register(self, register: Register, n: int) -> Poly:
         """Return a register before instruction n."""
 
@@ -56,14 +59,14 @@ class Machine(Protocol):
         """Return a predicate before instruction n."""
 
     def bank_word(self, bank: int, offset: int, size: int = 4) -> Poly:
-        """Return what stands in a constant bank."""
+        """Return what is in a constant bank."""
 
     def source(self, register: Register, n: int) -> tuple[Instruction, int] | None:
         """Return the unguarded instruction that gives a register its value, and its number."""
 
 
 class At:
-    """An instruction where it stands, with the values of its operands."""
+    """An instruction with the values of its operands."""
 
     def __init__(self, machine: Machine, i: Instruction, n: int) -> None:
         self.machine, self.i, self.n = machine, i, n
@@ -90,6 +93,12 @@ class At:
         """Return a 32-bit operand; predicates are not counted."""
         return self.value(self.operands[number], 1)
 
+    def bits(self, number: int) -> Poly:
+        """Return a 32-bit operand of which only some bits may be meant: those that were never written count as 0."""
+        value = self.word(number)
+        unwritten = self.machine.kernel and value.single is not None and value.single.kind == "entry"
+        return ZERO if unwritten else value
+
     def double(self, number: int) -> Poly:
         """Return a 64-bit operand."""
         return self.value(self.operands[number], 2)
@@ -113,12 +122,17 @@ class At:
         register = operand.register
         if register.hardwired:
             return ZERO if words == 1 else ZERO64
-        low = self.machine.register(register, self.n)
+        low = self.register(register)
         if words == 1:
             return low
         if operand.count == 1 and operand.parts == ("U32",):
             return zx(low)
-        return pair(low, self.machine.register(Register(register.file, register.number + 1), self.n))
+        return pair(low, self.register(Register(register.file, register.number + 1)))
+
+    def register(self, register: Register) -> Poly:
+        """Return a register as the instruction finds it when it runs: where its guard holds."""
+        value = self.machine.register(register, self.n)
+        return value if self.i.guard is None else op.assuming(value, self.guard)
 
     def constant(self, operand: Constant, more: int, size: int = 4) -> Poly:
         """Return a word of a constant bank."""
@@ -139,17 +153,16 @@ class At:
         """Return a predicate operand."""
         register = operand.register
         plain = op.TRUE if register.hardwired else self.machine.predicate(register, self.n)
+        if operand is not self.i.guard and self.i.guard is not None:
+            plain = op.assumed(plain, self.guard)
         return op.negate(plain) if operand.negated else plain
 
     def carry_in(self, operands: Sequence[RegisterOperand]) -> Poly:
         """Return how many of these predicates are set, where they are the carries of one sum as one value."""
         total = ZERO
         bits: dict[Poly, set[int]] = {}
-        guard = self.guard
         for operand in operands:
             c = self.condition(operand)
-            if c.kind == "choose" and c.args[0] is guard and isinstance(c.args[1], Atom):
-                c = c.args[1]  # a guarded sum in two halves has the same guard twice
             if c.kind == "carries":
                 (poly,) = c.args
                 assert isinstance(poly, Poly)
@@ -309,7 +322,7 @@ def _no_carries(at: At) -> list[Atom]:
 
 
 def _named(q: Poly) -> Poly:
-    """Return a composite factor as one atom, so that products stay short."""
+    """Return a composite factor as one atom: products stay short."""
     composite = q.single is None and q.constant is None
     return leaf("named", q) if composite and not any(a.kind in {"hi", "carry"} for a in q.atoms()) else q
 
@@ -426,7 +439,7 @@ def _logic(at: At) -> Results:
     table = at.word(3).constant
     if table is None:
         return None
-    value = op.lop3(at.word(0), at.word(1), at.word(2), table)
+    value = op.lop3(at.bits(0), at.bits(1), at.bits(2), table)
     outputs: list[Result] = []
     neutral = at.conditions and at.condition(at.conditions[-1]) is (op.TRUE if "PAND" in at.modifiers else op.FALSE)
     for d in at.i.destinations:
@@ -442,7 +455,7 @@ def _logic(at: At) -> Results:
 def _permute(at: At) -> Results:
     if at.modifiers:
         return None
-    return [op.permute(at.word(0), at.word(1), at.word(2))]
+    return [op.permute(at.bits(0), at.word(1), at.bits(2))]
 
 
 def _count(kind: str) -> Callable[[At], Results]:
@@ -590,6 +603,67 @@ def _predicate_logic(at: At) -> Results:
     return [op.by_table(a, b, c, t) for t in tables][: len(at.i.destinations)]
 
 
+# Predicates as words, and what other threads of the warp have.
+
+
+def _pack(at: At) -> Results:
+    """P2R: the predicates of a mask as bits of a word."""
+    file, value, mask = at.i.sources[0], at.word(0), at.word(1).constant
+    if not isinstance(file, RegisterOperand) or at.modifiers or mask is None or mask > 0x7F:
+        return None
+    total = op.bit_and(value, constant(~mask & 0xFFFFFFFF))
+    for k in range(7):
+        if mask >> k & 1:
+            c = at.condition(RegisterOperand(Register(file.register.file, k)))
+            total = total + op.select(c, constant(1), ZERO) * (1 << k)
+    return [total]
+
+
+def _unpack(at: At) -> Results:
+    """R2P: predicates from the bits of a word; those that are not in the mask stay."""
+    value, mask = at.word(0), at.word(1).constant
+    if at.modifiers or mask is None or len(at.i.destinations) != 1 or at.i.destinations[0].count != 7:
+        return None
+    file = at.i.destinations[0].register.file
+    return [tuple(
+        op.negate(_comparison("EQ", op.bit_and(value, constant(1 << k)), ZERO, True)) if mask >> k & 1
+        else at.machine.predicate(Register(file, k), at.n)
+        for k in range(7)
+    )]  # fmt: skip
+
+
+def _vote(at: At) -> Results:
+    """VOTE: whether any or all threads that run it have a predicate, and which ones."""
+    c = at.condition(at.conditions[-1])
+    if at.i.modifiers not in (("ANY",), ("ALL",)):
+        return None
+    whole = at.i.modifiers == ("ALL",)
+    constant_of_warp = c in (op.TRUE, op.FALSE)
+    found = c if constant_of_warp else op.negate(_any(op.negate(c))) if whole else _any(c)
+    return [found if d.register.predicate else leaf("ballot", c) for d in at.i.destinations]
+
+
+def _any(c: Atom) -> Atom:
+    return make_atom("any", c, bits=1)
+
+
+def _shuffle(at: At) -> Results:
+    """SHFL over the whole warp: the value of another thread."""
+    value, by, bounds = at.word(0), at.word(1), at.word(2).constant
+    lane = leaf("special", "laneId")
+    mode = at.i.modifiers[0]
+    if bounds != (0 if mode == "UP" else 0x1F):
+        return None
+    if mode == "IDX":
+        source = op.bit_and(by, constant(31))
+    elif mode == "BFLY":
+        source = op.bit_xor(lane, by)
+    else:
+        outside = _comparison("LT", lane if mode == "UP" else constant(31) - lane, by, True)
+        source = op.select(outside, lane, lane - by if mode == "UP" else lane + by)
+    return [None if d.register.predicate else leaf("shfl", value, source) for d in at.i.destinations]
+
+
 # Quotients.
 
 
@@ -653,6 +727,7 @@ SEMANTICS: Final[dict[str, Callable[[At], Results]]] = {
     "VIADDMNMX": _minimum, "UVIADDMNMX": _minimum,
     "ISETP": _compare, "UISETP": _compare, "PLOP3": _predicate_logic, "UPLOP3": _predicate_logic,
     "F2I": _to_integer, "UF2I": _to_integer,
+    "P2R": _pack, "UP2UR": _pack, "R2P": _unpack, "VOTE": _vote, "VOTEU": _vote, "SHFL": _shuffle,
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from gpucore.sass import Instruction, Register, RegisterOperand
 
 _DEEPEST: Final = 40
 Bank: TypeAlias = Callable[[int, int, int], Poly]
-"""What stands in a constant bank: its number, an offset and a size in bytes."""
+"""What is in a constant bank: its number, an offset and a size in bytes."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Slice:
         return self._condition_of(self.code.definition(register, n), register)
 
     def bank_word(self, bank: int, offset: int, size: int = 4) -> Poly:
-        """Return what stands in a constant bank."""
+        """Return what is in a constant bank."""
         return self._bank(bank, offset, size)
 
     def source(self, register: Register, n: int) -> tuple[Instruction, int] | None:
@@ -204,17 +204,18 @@ class Slice:
         for d, result in zip(i.destinations, results or (), strict=False):
             registers = d.registers
             if isinstance(result, Atom):
-                for r in registers:
-                    known.conditions[r] = result
-                continue
+                result = (result,)
             if result is None or not registers:
                 continue
-            words: Sequence[Poly]
+            if registers[0].predicate:
+                known.conditions.update(zip(registers, result, strict=False))  # type: ignore[arg-type]
+                continue
+            words: Sequence[Poly | Atom]
             try:
                 words = result if isinstance(result, tuple) else op.split(result) if result.bits == 64 else (result,)
             except TooLarge:
                 continue
-            known.values.update(zip(registers, words, strict=False))
+            known.values.update(zip(registers, words, strict=False))  # type: ignore[arg-type]
 
     def _guard(self, n: int, guard: RegisterOperand, known: _Known) -> None:
         """Make everything an instruction writes a choice between that and what was there before."""

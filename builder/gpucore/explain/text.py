@@ -123,6 +123,8 @@ class Words:
             return f"{a.args[0]}{a.args[1]} at entry"
         if a.kind == "carry":
             return "carry"
+        if a.kind == "sgxt" and isinstance(a.args[1], Poly) and a.args[1].constant in (8, 16):
+            return f"({'char' if a.args[1].constant == 8 else 'short'}){self._any(a.args[0])}"
         name = _NAMES.get(a.kind.removesuffix("64"), a.kind.removesuffix("64"))
         return f"{name}({', '.join(self._plain(x) for x in a.args)})"
 
@@ -205,6 +207,8 @@ class Words:
         if a.kind == "all":
             sides = [self.condition(x, holds) for x in a.args if isinstance(x, Atom)]
             return (" && " if holds else " || ").join(f"({s})" if "||" in s or "&&" in s else s for s in sides)
+        if a.kind == "any" and isinstance(a.args[0], Atom):
+            return f"{'' if holds else '!'}any({self.condition(a.args[0])})"
         if a.kind == "carries":
             return f"{'' if holds else 'not '}carry"
         if a.kind in {"true", "false"}:

@@ -22,6 +22,8 @@ width, but for the ones named here:
 | `sgxt`, `ugxt` | [value, n]: the lowest n bits, extended with their sign or with zeros |
 | `popc`, `brev`, `flo` | number of ones; bits reversed; number of the highest one, else all ones |
 | `constant_at` | [offset]: a word of constant bank `bank` |
+| `in_lane` | [value, lane]: the value in another thread of the warp |
+| `any`, `ballot` | [condition]: 1 where it holds in any thread that runs it; a bit for each thread in which it does |
 
 A leaf has `bits` too: `{"constant": n}`; `{"parameter": k, "bytes": [from, to]}` of argument k, counted from 1;
 `{"special": NAME}`; `{"constant_bank": b, "offset": o, "bytes": n}`; `{"loaded": k, "bytes": [from, to]}`, bytes of the
@@ -45,7 +47,8 @@ _SAME: Final = {
     "smax": "max_s", "umin": "min_u", "umax": "max_u", "mulhi_u": "mulhi_u", "mulhi_s": "mulhi_s", "udiv": "div_u",
     "sdiv": "div_s", "urem": "rem_u", "srem": "rem_s", "lop3": "lop3", "prmt": "prmt", "sgxt": "sgxt", "ugxt": "ugxt",
     "popc": "popc", "brev": "brev", "flo": "flo", "eq": "eq", "lt_u": "lt_u", "lt_s": "lt_s", "not": "not",
-    "all": "and", "different": "xor", "select": "select", "choose": "select",
+    "all": "and", "different": "xor", "select": "select", "choose": "select", "shfl": "in_lane", "any": "any",
+    "ballot": "ballot",
 }  # fmt: skip
 
 

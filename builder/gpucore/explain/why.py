@@ -22,6 +22,7 @@ _VERBS: Final = {"read": ("reads", "read"), "write": ("writes", "wrote"), "updat
 _MOST_GUARDS: Final = 4
 _WIDEST: Final = 160
 _MOST_NODES: Final = 2000
+_WEAK: Final = " (by one register alone)"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Why:
         address = self.address
         value = self.value(address.index)
         if value is not None:
-            return signed(value, 64), "computed"
+            return signed(value, 64), self.how(address.index) or "computed"
         if self.numbers is None or address.base is None or address.index is None:
             return None
         held, base = self.numbers.held_address(), self.value(of(address.base.value))
@@ -57,18 +58,30 @@ class Why:
             return None
         return signed(held - base, 64) // address.scale, "from the address"
 
+    @property
+    def index_as_fact(self) -> int | None:
+        """The index where more than one register says so."""
+        index = self.numbers.fact(self.address.index) if self.numbers and self.address.index is not None else None
+        return None if index is None else signed(index, 64)
+
+    @property
+    def how_address(self) -> How | None:
+        """How the address is known; None where it is not."""
+        found = self.how(self.address.formula)
+        return "one register" if found is None and self.value_of_address is not None else found
+
     def numbers_judged(self) -> list[Judgement]:
         """What is certainly wrong by the values of the thread that is explained."""
         if self.numbers is None or self.numbers.disagree:
             return []
         words = Words(self.legend, self.names)
-        return judge_numbers(self.address, self.numbers, words, self.index[0] if self.index else None)
+        return judge_numbers(self.address, self.numbers, words, self.index_as_fact)
 
     @property
     def judgements(self) -> list[Judgement]:
         """What is certainly wrong, the most telling first."""
         words = Words(self.legend, self.names)
-        return judge(self.address, self.numbers, words, self.index[0] if self.index else None)
+        return judge(self.address, self.numbers, words, self.index_as_fact)
 
     @property
     def value_of_address(self) -> int | None:
@@ -128,7 +141,7 @@ def _access_line(why: Why) -> str:
         return f"{_VERBS[address.direction][0]} {access}"
     thread, block = numbers.lane.thread, numbers.snapshot.block
     value = why.value_of_address
-    at = f" at {value:#x}" if value is not None else ""
+    at = f" at {value:#x}{_WEAK if why.how_address == 'one register' else ''}" if value is not None else ""
     return f"thread {_triple(thread)} of block {_triple(block)} {_VERBS[address.direction][1]} {access}{at}"
 
 
@@ -192,7 +205,8 @@ def _index_lines(why: Why, words: Words) -> list[str]:
     lines = []
     if why.index is not None and why.address.index is not None and why.address.index.terms:
         value, how = why.index
-        lines.append(f"the index is {value}" + (", from the address" if how != "computed" else ""))
+        mark = {"from the address": ", from the address", "one register": _WEAK}.get(how, "")
+        lines.append(f"the index is {value}{mark}")
     known = [
         f"{words.atom(a)} = {number(signed(value, 32 if a.bits == 32 else 64))}{_mark(why, a)}"
         for a, value in values_of_leaves(why)
@@ -205,7 +219,7 @@ def _index_lines(why: Why, words: Words) -> list[str]:
 
 def _mark(why: Why, a: Atom) -> str:
     """Return how a value is known, where it was neither in a register nor follows from values that were."""
-    return " (solved)" if why.numbers is not None and why.numbers.how(of(a)) == "solved" else ""
+    return {"solved": " (solved)", "one register": _WEAK}.get(why.how(of(a)) or "", "")
 
 
 def _unknown(why: Why, words: Words) -> list[str]:
@@ -276,6 +290,7 @@ def why_json(why: Why) -> Json:
         "direction": address.direction,
         "width": address.width,
         "value": why.value_of_address,
+        "value_how_known": why.how_address,
         "offset": address.offset,
         "calls": list(address.calls),
         "base": _base_json(address.base, why),
@@ -359,8 +374,8 @@ def _base_json(base: Base | None, why: Why) -> Json | None:
 def _index_json(address: Address, why: Why, value: int | None) -> Json | None:
     if address.index is None:
         return None
-    # A value that the parts of the index do not give is the address less the base.
-    how = None if value is None else why.how(address.index) or "solved"
+    # A value that the parts of the index do not give is the address in one pair of registers, less the base.
+    how = None if value is None else why.how(address.index) or "one register"
     return {"scale": address.scale, "formula": _tree(address.index, why.legend), "value": value, "how_known": how}
 
 

@@ -148,6 +148,8 @@ class _Decoder:
         if number is None:
             return Instruction(offset, opcode, guard=self._guard(opcode, low), known="nothing")
         made = tuple([self._destination(one, low, high, number) for one in writes])
+        if opcode == "USETMAXREG" and made[0].register.hardwired:
+            made = ()
         return Instruction(offset, opcode, (), made, (), self._guard(opcode, low), "writes")
 
     def _destination(self, one: str, low: int, high: int, count: int) -> RegisterOperand:
@@ -158,10 +160,8 @@ class _Decoder:
                 return self._r(high, 0, count)
             case "u":
                 return self._u(low, 16, count)
-            case "p":
-                return _predicate(high >> 17 & 7)
             case _:
-                return _predicate(high >> 20 & 7)
+                return _predicate(high >> (17 if one in "pv" else 20) & 7, "P" if one in "pq" else "UP")
 
     # --- operands ---------------------------------------------------------------------------------------------------
 
@@ -568,6 +568,24 @@ class _Decoder:
             return modifiers, (self._r(low, 16, count),), (address,)
         return modifiers, (), (address, data)
 
+    def _octet(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        """Read an access of 32 bytes, which has two ranges of four registers."""
+        load = opcode == "LDG"
+        reach, scope, policy, ahead = high >> 17 & 3, self._scope(high), high >> 20 & 7, high >> 9 & 3
+        every = 0x7F if load else 0x7C  # its data is not masked
+        if scope is None or policy > 5 or reach == 3 or low >> 57 != every or high >> 11 & 0x10003 != 0x10003:
+            return None
+        if (load and not high >> 8 & 1) or (not load and ahead):
+            return None
+        named = (table.POLICIES[policy], table.OCTETS[reach], table.AHEAD[ahead], "256")
+        offset = _signed(low >> 40 & 0x1FFFF, 17) * 32
+        number = low >> 32 & 0xFF if load else high & 0xFF
+        address = self._address(low, high, number, True, offset)
+        modifiers = ("E", *[one for one in named if one], *scope)
+        if load:
+            return modifiers, (self._r(high, 0, 4), self._r(low, 16, 4)), (address,)
+        return modifiers, (), (address, self._r(low, 32, 4), self._r(low, 16, 4))
+
     def _atomic(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         """Read an atomic on integers, and on older architectures also on floats."""
         scope, policy = self._scope(high), high >> 20 & 7
@@ -581,7 +599,7 @@ class _Decoder:
         if key >> 8 == 9 and high >> 27 & 1 | (not reduces):
             described = bool(high >> (7 if not self._blackwell else 17 if reduces else 12) & 1) and self._sm >= 80
             number = high & (0xFF if self._blackwell else 0x3F)
-            if not reduces and not described and low >> 24 & 0xFF != 0xFF:
+            if not reduces and not described and low >> 24 & 0xFF != 0xFF and not high >> 26 & 1:
                 return None  # the width of such a base was never seen
         made = ["E"] if high >> 8 & 1 else []
         made += [one for one in (table.ATOMICS[function], table.POLICIES[policy], *kinds[kind].split(".")) if one]
@@ -594,6 +612,38 @@ class _Decoder:
         if reduces:
             return modifiers, (), sources
         return modifiers, (_predicate(high >> 17 & 7), self._r(low, 16, access_count(opcode, modifiers))), sources
+
+    def _float_atomic(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        scope, kind = self._scope(high), table.FLOAT_KINDS.get(high >> 9 & 15)
+        if scope is None or kind is None or high >> 20 & 0x7F != (0x41 if self._blackwell else 1) or not high >> 8 & 1:
+            return None
+        if (not low >> 63) if self._blackwell else high >> 6 & 3 != 3:
+            return None
+        offset = _signed(low >> 40 & 0x7FFFFF, 23) if self._blackwell else None
+        address = self._address(low, high, high & self._uniform_mask, True, offset)
+        destinations = (_predicate(high >> 17 & 7), self._r(low, 16))
+        return ("E", "ADD", *kind, *scope), destinations, (address, self._r(low, 32))
+
+    def _copy(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        """Read a copy of 16 bytes from global to shared memory, the only one that was seen often enough."""
+        at = 8 if self._blackwell else 7
+        fixed = 0x8181800 if self._blackwell else 0x8101C40
+        if high & 0x87FFFFF & ~(3 << at | (0xFF if self._blackwell else 0x3F)) != fixed or low >> 43 & 1 or low >> 63:
+            return None
+        ahead = table.AHEAD[high >> at & 3]
+        shared = Memory(self._named(self._r(low, 16)), offset=low >> 44)
+        address = self._address(low, high | 1 << 8, high & self._uniform_mask, True, low >> 32 & 0x7FF)
+        return ("E", "BYPASS", *((ahead,) if ahead else ()), "128"), (), (shared, address, *self._asked(high))
+
+    def _matrix(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        modifiers = table.MATRICES.get(high & 0x7FFFFFFF)
+        if modifiers is None:
+            return None
+        address = Memory(self._named(self._r(low, 24)), offset=_signed(low >> 40, 24))
+        count = int(modifiers[-1])
+        if opcode == "LDSM":
+            return modifiers, (self._r(low, 16, count),), (address,)
+        return modifiers, (), (address, self._r(low, 32, count))
 
     def _shared(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         load = opcode == "LDS"
@@ -683,7 +733,7 @@ class _Decoder:
 
     def _brx(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         distance = (self._leads(low, high).offset or 0) - WORD
-        return (), (), (*self._asked(high), self._r(low, 24, 2), _immediate(distance))
+        return (), (), (*self._asked(high), self._any(opcode == "BRXU", low, 24, 2), _immediate(distance))
 
     def _exit(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         return (), (), self._asked(high)

@@ -22,6 +22,7 @@ VOTES: Final = ("ALL", "ANY", "EQ")
 SHUFFLES: Final = ("IDX", "UP", "DOWN", "BFLY")
 BRANCHES: Final = ("", "U", "DIV", "CONV")
 SIZES: Final = ("U8", "S8", "U16", "S16", "", "64", "128")
+OCTETS: Final = ("EFL2", "ENL2", "ELL2")
 POLICIES: Final = ("EF", "", "EL", "LU", "EU", "NA")
 AHEAD: Final = ("", "LTC64B", "LTC128B", "LTC256B")
 SCOPES: Final[dict[int, tuple[str, ...]]] = {
@@ -45,6 +46,10 @@ SCOPES_75: Final[dict[int, tuple[str, ...]]] = {
 }
 ATOMICS: Final = ("ADD", "MIN", "MAX", "INC", "DEC", "AND", "OR", "XOR", "EXCH", "SAFEADD")
 ATOMIC_KINDS: Final = ("", "S32", "64", "S64", "128")
+FLOAT_KINDS: Final = {0: ("F16x2", "RN"), 3: ("BF16x2", "RN"), 9: ("F32", "FTZ", "RN")}
+MATRICES: Final = {
+    0x100: ("16", "M88", "2"), 0x200: ("16", "M88", "4"), 0x4100: ("16", "MT88", "2"), 0x4200: ("16", "MT88", "4"),
+}  # fmt: skip
 ATOMIC_KINDS_75: Final = ("", "S32", "64", "F32.FTZ.RN", "F16x2.RN", "S64", "F64.RN")
 SPECIAL: Final = {
     0: "LANEID", 33: "TID.X", 34: "TID.Y", 35: "TID.Z", 37: "CTAID.X", 38: "CTAID.Y", 39: "CTAID.Z", 40: "NTID",
@@ -133,6 +138,7 @@ _EVERYWHERE: Final = (
     ("EXIT", "exit", 0x14D, "4"),
     ("NOP", "plain", 0x118, "4"),
     ("YIELD", "exit", 0x146, "4"),
+    ("LDSM", "matrix", 0x03B, "4"),
 )
 
 
@@ -176,6 +182,9 @@ _LAYOUTS: Final[tuple[tuple[range, tuple[tuple[str, str, int, str], ...]], ...]]
             ("ATOM", "atomic", 0x18A, "4"),
             ("REDG", "atomic", 0x18E, "4"),
             ("I2FP", "i2fp", 0x045, "16"),
+            ("STSM", "matrix", 0x044, "4"),
+            ("ATOM", "float_atomic", 0x1A2, "4"),
+            ("ATOMG", "float_atomic", 0x1A3, "4"),
             ("UPOPC", "one_source", 0x0BF, "1"),
             ("UFLO", "flo", 0x0BD, "1"),
             ("WARPSYNC", "warpsync", 0x148, "4"),
@@ -189,6 +198,9 @@ _LAYOUTS: Final[tuple[tuple[range, tuple[tuple[str, str, int, str], ...]], ...]]
             ("LDCU", "ldc", 0x1AC, "3"),
             ("BRA", "bra", 0x147, "2"),
             ("BRX", "brx", 0x149, "4"),
+            ("BRXU", "brx", 0x158, "4"),
+            ("LDG", "octet", 0x17E, "4"),
+            ("STG", "octet", 0x17F, "4"),
         ),
     ),
     (
@@ -204,6 +216,7 @@ _LAYOUTS: Final[tuple[tuple[range, tuple[tuple[str, str, int, str], ...]], ...]]
         ),
     ),
     (range(75, 100), (("BRX", "brx", 0x149, "4"),)),
+    (range(80, 122), (("LDGSTS", "copy", 0x1AE, "7"),)),
 )
 
 
@@ -248,7 +261,29 @@ _FIXED: Final[tuple[tuple[str, range, str, str], ...]] = (
 )
 # forms whose operand at bits 32 to 63 is a uniform register, and what else has bit 91 set
 _UNIFORM_FORMS: Final = (6, 7)
-_FREE: Final = frozenset({0x147, 0x180, 0x181, 0x183, 0x184, 0x185, 0x186, 0x187, 0x188, 0x18A, 0x18E, 0x1A8, 0x189})
+_FREE: Final = frozenset(
+    {
+        0x147,
+        0x180,
+        0x181,
+        0x183,
+        0x184,
+        0x185,
+        0x186,
+        0x187,
+        0x188,
+        0x18A,
+        0x18E,
+        0x1A8,
+        0x189,
+        0x158,
+        0x17E,
+        0x17F,
+        0x1A2,
+        0x1A3,
+        0x1AE,
+    }
+)
 _CLEAR: Final = frozenset({0x882, 0x886, 0x89C, 0x2CA})
 
 
@@ -300,10 +335,10 @@ def _columns(low: int, high: int) -> int | None:
 
 _FLOATS: Final = _of(9, 15, {0: 1, 3: 1, 9: 1, 12: 1, 15: 2})  # F16x2, BF16x2, F32 with FTZ, F32, F64
 _PLAIN: Final = _of(17, 1, {0: 1})  # not FHADD and FHFMA
-_MATRIX: Final = _of(8, 0x7FFF, {0x0: 2, 0x18: 4, 0x418: 4, 0x445C: 4, 0x2C: 4})
+_MATRIX: Final = _of(8, 0x7FFF, {0x0: 2, 0x10: 4, 0x18: 4, 0x418: 4, 0x445C: 4, 0x2C: 4})
 
 # opcode, destinations (d and c: general register at bits 16 and 64; u: uniform at 16; p, q: predicates at 81, 84),
-# their width in registers, bits 0 to 11, architectures
+# their width in registers, bits 0 to 11, architectures; v and w are p and q as uniform predicates
 _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("FADD", "d", _PLAIN, "221 421 621 821 a21 c21 e21", _ALL),
     ("FMUL", "d", 1, "220 820 a20 c20", _ALL),
@@ -323,8 +358,8 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("FRND", "d", 2, "313", _ALL),
     ("DADD", "d", 2, "229", _ALL),
     ("DMUL", "d", 2, "228 828", _ALL),
-    ("DFMA", "d", 2, "22b 42b 82b", _ALL),
-    ("DSETP", "pq", 1, "22a 42a", _ALL),
+    ("DFMA", "d", 2, "22b 42b 82b c2b", _ALL),
+    ("DSETP", "pq", 1, "22a 42a e2a", _ALL),
     ("HADD2", "d", 1, "230 430 630 e30", _ALL),
     ("HMUL2", "d", 1, "232 832", _ALL),
     ("HFMA2", "d", 1, "231 431 831", _ALL),
@@ -342,6 +377,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("FMUL2", "d", 2, "24a", _DATACENTER),
     ("VHMNMX", "d", 1, "247", _DATACENTER),
     ("VIMNMX", "dpq", 1, "248 848 c48", _DATACENTER),
+    ("VIMNMX", "d", _of(17, 63, {63: 1}), "248 c48", _CONSUMER),
     ("VIMNMX3", "d", 1, "20f", _HOPPER),
     ("IDP", "d", 1, "226 c26", _ALL),
     ("BMSK", "d", 1, "21b", _LOW_ARCHS),
@@ -358,6 +394,9 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("USEL", "u", 2, "487", _CONSUMER),
     ("UFFMA", "u", 1, "455 855", _CONSUMER),
     ("UFMUL", "u", 1, "256 856", _CONSUMER),
+    ("UFSEL", "u", 1, "851", _CONSUMER),
+    ("UFSETP", "vw", 1, "253 853", _CONSUMER),
+    ("UI2F", "u", 1, "25a", _CONSUMER),
     ("UBMSK", "u", 1, "89b", _DATACENTER),
     ("UBREV", "u", 1, "2be", _DATACENTER),
     ("UFLO", "u", 1, "2bd", _ALL),
@@ -372,18 +411,22 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("REDG", "", 1, "9a6", range(90, 122)),
     ("VABSDIFF", "d", 1, "414", _ALL),
     ("VIADD", "d", 1, "236 836", range(90, 122)),
-    ("IMNMX", "pqd", 2, "217", _CONSUMER),
+    ("IMNMX", "pqd", 2, "217 c17", _CONSUMER),
     ("MOVM", "d", 1, "23a", _ALL),
     ("ATOMS", "p", 1, "58d", range(100, 122)),
     ("ATOMS", "d", 1, "f8c", _ALL),
-    ("LDG", "cd", _of(17, 3, {1: 4}), "97e", range(100, 122)),
+    ("LDG", "cd", _of(17, 3, {1: 4, 2: 4}), "97e", range(100, 122)),
     ("LDSM", "d", _of(8, 0x1FF, {0x1: 2, 0x2: 4, 0x41: 2, 0x42: 4}), "83b", _ALL),
     ("LDTM", "d", _of(19, 7, {1: 2, 4: 16, 5: 32, 6: 64}), "9ee", _DATACENTER),
     ("HMMA", "d", _MATRIX, "23c", _ALL),
     ("IMMA", "d", _MATRIX, "237", range(80, 122)),
     ("QMMA", "d", _MATRIX, "27a", _ALL),
+    ("OMMA", "d", 4, "47f", _CONSUMER),
     ("HGMMA", "d", _columns, "9f0 df0", _HOPPER),
     ("QGMMA", "d", _columns, "9f3 df3", _HOPPER),
+    ("USETMAXREG", "v", 1, "9c8", range(90, 122)),
+    ("UTCATOMSWS", "vu", 1, "5e3", _DATACENTER),
+    ("UTCATOMSWS", "u", 1, "9e3", _DATACENTER),
     ("SYNCS", "p", 1, "5a7", range(90, 122)),
     ("SYNCS", "d", 1, "9a7", range(90, 122)),
     ("SYNCS", "u", 2, "5b2", range(90, 122)),
@@ -393,6 +436,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("BPT", "", 1, "95c", _ALL),
     ("CALL", "", 1, "343", _ALL),
     ("CCTL", "", 1, "98f", _ALL),
+    ("CCTL", "", 1, "540", _CONSUMER),
     ("CGAERRBAR", "", 1, "5ab", _ALL),
     ("DEPBAR", "", 1, "91a", _ALL),
     ("ENDCOLLECTIVE", "", 1, "91b", _ALL),
@@ -413,6 +457,8 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("UCGABAR_WAIT", "", 1, "dc7", _ALL),
     ("UTCBAR", "", 1, "3e9", _DATACENTER),
     ("UTCCP", "", 1, "9e7", _DATACENTER),
+    ("UTCHMMA", "", 1, "5ea 9ea", _DATACENTER),
+    ("UGETNEXTWORKID", "", 1, "3ca", _DATACENTER),
     ("UTMACCTL", "", 1, "9b9", _ALL),
     ("UTMACMDFLUSH", "", 1, "9b7", _ALL),
     ("UTMALDG", "", 1, "3b4 5b4", _ALL),

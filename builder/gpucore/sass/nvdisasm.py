@@ -30,7 +30,7 @@ from gpucore.sass.model import (
     Target,
     Unread,
 )
-from gpucore.sass.opcodes import SHAPES, UNKNOWN, read_count, written_count
+from gpucore.sass.opcodes import OCTETS, SHAPES, UNKNOWN, read_count, written_count
 
 # A bracket may follow a register without a comma: "R4[R5.X4]", "R8desc[UR8][R14.64]".
 _NO_COMMA: Final = re.compile(r"\b(U?[RP](?:\d+|[ZT])(?:\.\w+?)*)(?=(?:[a-z]+)?\[)")
@@ -116,7 +116,7 @@ def _destinations(opcode: str, modifiers: tuple[str, ...], tokens: list[str]) ->
     place = 0
     while place < shape.before and _is_predicate(tokens, place):
         place += 1
-    registers = 2 if "ENL2" in modifiers else shape.registers
+    registers = 2 if OCTETS & set(modifiers) else shape.registers
     while registers and _is_register(tokens, place):
         place, registers = place + 1, registers - 1
     last = place + shape.after

@@ -30,14 +30,14 @@ SHAPES: Final = {
     # nothing is written but memory, barriers and the program counter
     **_table(
         Shape(0, 0, 0),
-        "STG ST STS STL RED REDG REDS LDGSTS BRA BRX JMP JMX BRXU JMXU CALL RET EXIT NOP BSSY BSYNC BREAK BAR YIELD "
-        "WARPSYNC WARPSYNCALL DEPBAR LDGDEPBAR MEMBAR ERRBAR CGAERRBAR CCTL CCTLL NANOSLEEP BPT KILL FENCE PREEXIT "
-        "ENDCOLLECTIVE ACQBULK UCGABAR_ARV UCGABAR_WAIT WARPGROUP ARRIVES PMTRIG",
+        "STG ST STS STSM STL RED REDG REDS LDGSTS BRA BRX JMP JMX BRXU JMXU CALL RET EXIT NOP BSSY BSYNC BREAK BAR "
+        "YIELD WARPSYNC WARPSYNCALL DEPBAR LDGDEPBAR MEMBAR ERRBAR CGAERRBAR CCTL CCTLL NANOSLEEP BPT KILL FENCE "
+        "PREEXIT ENDCOLLECTIVE ACQBULK UCGABAR_ARV UCGABAR_WAIT WARPGROUP ARRIVES PMTRIG",
     ),
     **_table(
         Shape(0, 0, 0, "writes"),
-        "STAS STSM STTM SUST SURED IDE RTT ACQSHMINIT UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP "
-        "UBLKPF UBLKRED UTCBAR UTCHMMA UTCQMMA UTCOMMA UTCIMMA UTCCP UTCSHIFT UVIRTCOUNT WARPGROUPSET",
+        "STAS STTM SUST SURED IDE RTT ACQSHMINIT UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP "
+        "UBLKPF UBLKRED UTCBAR UTCHMMA UTCQMMA UTCOMMA UTCIMMA UTCCP UTCSHIFT UGETNEXTWORKID UVIRTCOUNT WARPGROUPSET",
     ),
     # one register or register range
     **_table(
@@ -45,12 +45,12 @@ SHAPES: Final = {
         "MOV UMOV MOV32I LDC ULDC LDCU S2R S2UR CS2R CS2UR SEL USEL FSEL SHF USHF SHL SHR PRMT UPRMT IABS UIABS POPC "
         "UPOPC FLO UFLO BREV UBREV SGXT USGXT BMSK UBMSK P2R UP2UR VIADD UVIADD I2F UI2F F2I UF2I I2FP UI2FP F2F FRND "
         "MUFU UMUFU FADD UFADD FMUL UFMUL FFMA UFFMA FMNMX FMNMX3 UFMNMX FSET HADD2 HMUL2 HFMA2 HMNMX2 F2FP UF2FP "
-        "FADD2 FMUL2 FFMA2 DADD DMUL DFMA IDP IDP4A I2I I2IP UI2IP LDS LDL LEPC GETLMEMBASE B2R CREDUX REDUX UR2R "
+        "FADD2 FMUL2 FFMA2 DADD DMUL DFMA IDP IDP4A I2I I2IP UI2IP LDS LDSM LDL LEPC GETLMEMBASE B2R CREDUX REDUX UR2R "
         "FSWZADD",
     ),
     **_table(
         Shape(0, 1, 0, "writes"),
-        "HMMA IMMA DMMA BMMA QMMA OMMA HGMMA QGMMA IGMMA BGMMA LDSM LDSMT LDTM MOVM TEX TLD TLD4 TXD TMML TXQ SULD "
+        "HMMA IMMA DMMA BMMA QMMA OMMA HGMMA QGMMA IGMMA BGMMA LDSMT LDTM MOVM TEX TLD TLD4 TXD TMML TXQ SULD "
         "AL2P ALD IPA ISBERD HSET2 VABSDIFF VABSDIFF4 USETSHMSZ SUATOM FOOTPRINT BMOV UBMOV RPCMOV VHMNMX UFSEL",
     ),
     # a register, then predicates
@@ -68,6 +68,8 @@ SHAPES: Final = {
 
 UNKNOWN: Final = Shape(0, 0, 0, "nothing")
 
+OCTETS: Final = frozenset({"EFL2", "ENL2", "ELL2"})
+"""Modifiers of an access of 32 bytes, which names two ranges of four registers."""
 _SIZES: Final = {"64": 2, "96": 3, "128": 4, "256": 8}
 _DOUBLES: Final = frozenset({"DADD", "DMUL", "DFMA", "DSETP"})
 _ACCESSES: Final = frozenset({"LDG", "LD", "LDS", "LDL", "LDC", "ULDC", "LDCU", "STG", "ST", "STS", "STL"})
@@ -110,6 +112,8 @@ def read_count(opcode: str, modifiers: tuple[str, ...], number: int) -> int:
         return 2 if {"S64", "U64"} & set(modifiers) else 1
     if opcode in ("SHF", "USHF", "CS2R"):
         return 1
+    if opcode == "STSM":
+        return _last_number(modifiers)
     return 2 if {"64", "S64", "U64"} & set(modifiers) else 1
 
 
@@ -118,7 +122,7 @@ def access_count(opcode: str, modifiers: tuple[str, ...]) -> int:
     if opcode in _ATOMICS and "F64" in modifiers:
         return 2
     found = [_SIZES[m] for m in modifiers if m in _SIZES]
-    if "ENL2" in modifiers:
+    if OCTETS & set(modifiers):
         return 4
     return found[-1] if found else 2 if opcode in _ATOMICS and {"S64", "U64"} & set(modifiers) else 1
 

@@ -1,6 +1,7 @@
 """What is said about the accesses of compiled kernels, and that the published tree has the value of the formula."""
 
 import json
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -242,7 +243,7 @@ def _register(values: Slice, computed: Values, k: int, n: int, at: int) -> int:
         return 0xABCD0000 + k
 
 
-def gathered(row: int = 0xFFFFFFFF) -> tuple[Why, Snapshot]:
+def gathered(row: int = 0xFFFFFFFF, turn: int = 7) -> tuple[Why, Snapshot]:
     why = the_access("gather", "LDG")
     base = 0x7F1260000000
     words = {0x210: 0x1000, 0x214: 0x7F20, 0x218: base & 0xFFFFFFFF, 0x21C: base >> 32, 0x220: 0x40, 0x224: 0x7F33,
@@ -252,7 +253,7 @@ def gathered(row: int = 0xFFFFFFFF) -> tuple[Why, Snapshot]:
     leaves |= {atom("special", f"blockIdx.{x}"): v for x, v in zip("xyz", BLOCK, strict=True)}
     for a in inside(why.address.formula):
         if a.kind in {"load", "phi"}:
-            leaves[a] = row if a.kind == "load" else 7
+            leaves[a] = row if a.kind == "load" else turn
     return why, snapshot(why, leaves)
 
 
@@ -270,7 +271,7 @@ def test_a_table_that_holds_minus_one_is_named_with_its_index() -> None:
 
 
 def test_the_thread_whose_address_is_bad_is_explained_where_its_whole_warp_failed() -> None:
-    why, bad = gathered()
+    why, bad = gathered(3, -(1 << 20) & 0xFFFFFFFF)
     _, good = gathered(3)
     lanes = (*good.lanes[:9], bad.lanes[9], *good.lanes[10:])
     mixed = with_numbers(why, Snapshot(BLOCK, lanes, (), SPECIAL))
@@ -280,7 +281,7 @@ def test_the_thread_whose_address_is_bad_is_explained_where_its_whole_warp_faile
     choose_thread(mixed, mixed.numbers)
     assert mixed.numbers.lane is not None
     assert mixed.numbers.lane.thread == (9, 0, 0)
-    assert [j.kind for j in mixed.numbers_judged()] == ["placeholder", "negative index"]
+    assert [j.kind for j in mixed.numbers_judged()] == ["negative index"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -301,6 +302,43 @@ def test_a_flipped_register_gives_fewer_words_and_no_other_answer(lane: int, reg
     if suspect is not None:
         assert (suspect.register, suspect.thread) == (f"R{register}", (lane, 0, 0))
         assert suspect.held ^ suspect.expected == 1 << bit
+
+
+def facts(why: Why) -> list[object]:
+    """Return everything that an answer says as a fact."""
+    document = why_json(why)
+    found: list[object] = [document["value"] if document["value_how_known"] != "one register" else None]
+    parts = (document["base"], document["index"], *document["loads"])  # type: ignore[misc]
+    found += [part["value"] if part and part["how_known"] != "one register" else None for part in parts]
+    lanes = document["lanes"]
+    assert isinstance(lanes, dict)
+    return [*found, *(one["value"] for one in lanes["addresses"]), *map(str, why.numbers_judged())]
+
+
+@pytest.mark.parametrize("count", [1, 2, 32])
+@pytest.mark.parametrize("whole", [True, False], ids=["parameters", "registers"])
+def test_no_single_register_makes_a_fact(count: int, whole: bool) -> None:
+    why, held = gathered()
+    words = (0x1000, 0x7F20, 0x60000000, 0x7F12, 0x40, 0x7F33, 4096, 1000)
+    held = replace(held, lanes=held.lanes[:count], parameters=struct.pack("<8I", *words) if whole else None)
+    said = {str(one) for one in facts(with_numbers(why, held)) if one is not None}
+    assert bool(said) == (whole or count > 1)
+    for register in range(24):
+        for bit in (0, 7, 31):
+            general = list(held.lanes[0].general)
+            general[register] ^= 1 << bit
+            lanes = (replace(held.lanes[0], general=tuple(general)), *held.lanes[1:])
+            flipped = with_numbers(why, replace(held, lanes=lanes))
+            assert (flipped.numbers is not None and flipped.numbers.suspect is None) or count == 32
+            assert {str(one) for one in facts(flipped) if one is not None} <= said
+
+
+def test_a_value_that_one_register_alone_carries_is_marked() -> None:
+    why, held = gathered()
+    alone = with_numbers(why, replace(held, lanes=held.lanes[:1]))
+    assert why_json(alone)["value_how_known"] == "one register"
+    assert "row = -1 (by one register alone)" in "\n".join(why_text(alone))
+    assert not alone.numbers_judged()
 
 
 def test_a_loop_that_polls_a_flag_says_what_it_waits_for() -> None:

@@ -16,7 +16,6 @@ from tests.builders.core_builder import (
     BlockSpec,
     CoreSpec,
     DeviceSpec,
-    LaneSpec,
     LaunchSpec,
     ModuleSpec,
     SmSpec,
@@ -25,33 +24,16 @@ from tests.builders.core_builder import (
 )
 from tests.support.sass.flow import loops
 from tests.support.sass.launches import Kernel, Launch
-from tests.support.sass.listing import Line, Operand
-from tests.support.sass.machine import Endless, Machine, Thread, Touch, Unsupported
+from tests.support.sass.machine import Machine, Touch
 from tests.support.sass.operands import signed
-from tests.support.sass.programs import Program, compare_accesses, thread_of
+from tests.support.sass.programs import Program, compare_accesses, layout, thread_of
 from tests.support.sass.published import Evaluator, Leaves, NotKnown, watched
+from tests.support.sass.stopped import Lane, Stopped, stop
 from tests.support.sass.witness import pointers_of, specials
 
 BAD: Final = (-1, 0x7FFFFFFF, 0x3F800000, 1 << 24, -(1 << 22), 0x64636261)
 REACH: Final = 1 << 23  # bytes of an array; beyond them is a fault
 RUNS_ON: Final = 12
-_STOPS: Final = frozenset(("BRA", "EXIT", "CALL", "RET", "BAR", "WARPSYNC", "BSYNC", "BRX", "JMP", "ATOMS", "ATOMG"))
-
-
-class _Bad(Exception):
-    """A thread leaves its array."""
-
-
-@dataclass
-class Lane:
-    """A thread of the warp: where and when it stopped, the address it used, and its state from there on."""
-
-    number: int
-    thread: Thread
-    offset: int
-    calls: tuple[int, ...]
-    step: int
-    address: int | None
 
 
 @dataclass(frozen=True)
@@ -61,12 +43,9 @@ class Planted:
     program: Program
     name: str
     launch: Launch
-    offset: int
-    calls: tuple[int, ...]
-    lanes: tuple[Lane, ...]
+    stopped: Stopped
     pointers: tuple[tuple[int, int], ...]
     planted: str
-    warp: WarpSpec
 
     def core(self, warp: WarpSpec | None = None, parameters: bytes | None = None) -> bytes:
         """Return the core, with another warp in it where one is given."""
@@ -74,9 +53,9 @@ class Planted:
         device = DeviceSpec(
             modules=[module],
             launches=[LaunchSpec(kernel=self.name, grid=self.launch.grid, block=self.launch.block,
-                                 parameters=parameters, parameters_offset=0)],
-            blocks=[BlockSpec(block=self.launch.block_index, warps=[warp or self.warp])],
-            sms={0: SmSpec(exception=14, error_offset=self.offset)},
+                                 parameters=parameters, parameters_offset=layout(self.program.arch)[2])],
+            blocks=[BlockSpec(block=self.launch.block_index, warps=[warp or self.stopped.warp])],
+            sms={0: SmSpec(exception=14, error_offset=self.stopped.offset)},
         )  # fmt: skip
         return build_core(CoreSpec(devices=[device]))
 
@@ -146,90 +125,16 @@ def _stopped(
     valid = [base for base, _, _ in launch.pointers.values()]
     sizes = launch.block
     ranks = [(n % sizes[0], n // sizes[0] % sizes[1], n // (sizes[0] * sizes[1])) for n in range(32)]
-    threads = [one for one in ranks if one[2] < sizes[2]]
+    threads = [thread_of(machine, replace(launch, thread=at), program.arch) for at in ranks if at[2] < sizes[2]]
 
-    def watch(thread: Thread, touch: Touch) -> None:
-        if touch.space in ("global", "generic") and not any(base <= touch.address < base + REACH for base in valid):
-            raise _Bad
+    def allowed(touch: Touch) -> bool:
+        inside = any(base <= touch.address < base + REACH for base in valid)
+        return inside or touch.space not in ("global", "generic")
 
-    lanes: list[Lane] = []
-    for number, at in enumerate(threads):
-        thread = thread_of(machine, replace(launch, thread=at), program.arch)
-        thread.observe = watch
-        try:
-            machine.run(thread, limit=20_000)
-        except _Bad:
-            touch = thread.touched[-1]
-            lanes.append(Lane(number, thread, touch.offset, touch.calls, thread.steps, touch.address))
-        except (Endless, Unsupported):
-            return None
-    if not lanes:
+    stopped = stop(machine, threads, allowed, run_on=rng.choice((0, 0, 1, 3, RUNS_ON)))
+    if stopped is None or stopped.offset not in ways or len(stopped.calls) > 1:
         return None
-    leader = lanes[0]
-    if leader.offset not in ways or (leader.calls and len(leader.calls) > 1):
-        return None
-    together = [one for one in lanes if (one.offset, one.calls, one.step) == (leader.offset, leader.calls, leader.step)]
-    count = rng.choice((0, 0, 1, 3, RUNS_ON))
-    ends = {_run_on(machine, one.thread, leader.offset, count, rng) for one in together}
-    if len(ends) != 1:
-        return None
-    active = sum(1 << one.number for one in together)
-    held = {
-        one.number: LaneSpec(
-            offset=next(iter(ends)), registers=tuple(one.thread.r[:255]), predicates=tuple(map(int, one.thread.p[:7]))
-        )
-        for one in together
-    }
-    warp = WarpSpec(
-        offset=next(iter(ends)), error_offset=leader.offset, exception=14, marked=active, valid=active, active=active,
-        lanes=held, uniform=tuple(leader.thread.u[:63]), uniform_predicates=tuple(map(int, leader.thread.q[:7])),
-        calls=tuple(call + 16 for call in reversed(leader.calls)),
-    )  # fmt: skip
-    to = tuple(ways[leader.offset])
-    return Planted(program, name, launch, leader.offset, leader.calls, tuple(together), to, what, warp)
-
-
-def _registers(line: Line) -> set[tuple[str, int]]:
-    """Return the registers near those that an instruction names: enough to see that it needs a load's result."""
-    found: set[tuple[str, int]] = set()
-
-    def add(one: Operand) -> None:
-        if one.kind in ("R", "UR"):
-            found.update((one.kind, one.number + n) for n in range(4))
-        for part in one.parts:
-            add(part)
-
-    for one in (*line.operands, *([line.guard] if line.guard else [])):
-        add(one)
-    return found
-
-
-def _run_on(machine: Machine, thread: Thread, offset: int, count: int, rng: random.Random) -> int:
-    """Run a thread on after the access that never returns; returns where it stands then.
-
-    It goes no further than to the first instruction that needs the result, or that a warp waits at. Of the loads on the
-    way nothing has arrived: what they write stays as it was.
-    """
-    first = machine.code.lines[offset // 16]
-    waiting = {("R", 256)}
-    if first.name.startswith(("LD", "ATOM")):
-        waiting |= {
-            (one.kind, one.number + n) for one in first.operands[:2] for n in range(4) if one.kind in ("R", "UR")
-        }
-    thread.observe = None
-    at = offset + 16
-    for _ in range(count):
-        line = machine.code.lines[at // 16]
-        if line.name in _STOPS or _registers(line) & waiting:
-            break
-        if line.name.startswith("LD") and not line.name.startswith("LDC"):
-            waiting |= {(one.kind, one.number + n) for one in line.operands[:1] for n in range(4)}
-        elif not line.name.startswith(("ST", "RED")):
-            following = machine.operation(at // 16)(thread)
-            if following is not None:
-                break
-        at += 16
-    return at
+    return Planted(program, name, launch, stopped, tuple(ways[stopped.offset]), what)
 
 
 @dataclass
@@ -253,20 +158,21 @@ def check(
 
     `suspects` says that the core was damaged, so that a register may be named as contradicted.
     """
-    lane = next((one for one in planted.lanes if one.thread.thread == thread), None)
+    lane = next((one for one in planted.stopped.lanes if one.thread.thread == thread), None)
     claims = Claims(disagree=(answer.get("evidence") or {}).get("disagree") or 0)
-    if lane is None or lane.address is None:
+    if lane is None:
         claims.lies.append(f"it is about thread {thread}, which did not fault")
         return claims
 
-    def fact(what: str, said: object, true: object) -> bool:
+    def fact(what: str, said: object, true: object, how: str | None = None) -> bool:
+        said = None if how == "one register" else said  # said to be no fact
         claims.said += said is not None
         if said is not None and said != true:
             claims.lies.append(f"{what} is said to be {said}, it is {true}")
         return said is not None and said == true
 
-    claims.value = fact("the address", answer["value"], lane.address)
-    by_thread = {one.thread.thread: one.address for one in planted.lanes}
+    claims.value = fact("the address", answer["value"], lane.address, answer["value_how_known"])
+    by_thread = {one.thread.thread: one.address for one in planted.stopped.lanes}
     for one in (answer["lanes"] or {}).get("addresses", ()):
         fact(f"the address of {one['thread']}", one["value"], by_thread.get(tuple(one["thread"])))
     evaluate = _truth(planted, answer, machine, lane)
@@ -276,11 +182,12 @@ def check(
         claims.argument = named in planted.pointers or (named[0] < 0 and any(a < 0 for a, _ in planted.pointers))
         if not claims.argument:
             claims.lies.append(f"the base is said to be {named}, C++ uses {planted.pointers}")
-        fact("the base", base["value"], evaluate(base["formula"]))
+        fact("the base", base["value"], evaluate(base["formula"]), base["how_known"])
         if answer["index"] is not None:
             of_formula = evaluate(answer["index"]["formula"])
             true = None if of_formula is None else signed(of_formula, 64)
-            claims.index = fact("the index", answer["index"]["value"], true)
+            index = answer["index"]
+            claims.index = fact("the index", index["value"], true, index["how_known"])
     loads = answer["loads"]
     claims.load = True
     for n, one in enumerate(loads):
@@ -288,8 +195,9 @@ def check(
         if one["value"] is not None:
             bits = 64 if one["width"] == 8 else 32
             true = evaluate({"loaded": n, "bytes": [0, bits // 8], "bits": bits})
-            fact(f"what was loaded at {one['offset']:#x}", one["value"] & (1 << bits) - 1, true)
-        if one["index"] and one["index"]["value"] is not None and one["base"] and one["base"]["value"] is not None:
+            fact(f"what was loaded at {one['offset']:#x}", one["value"] & (1 << bits) - 1, true, one["how_known"])
+        parts = [one[part] for part in ("index", "base") if one[part]]
+        if len(parts) == 2 and all(part["value"] is not None and part["how_known"] != "one register" for part in parts):
             said = (one["base"]["value"] + one["index"]["scale"] * one["index"]["value"]) % (1 << 64)
             touched = [t.address for t in lane.thread.touched if t.offset == one["offset"]]
             fact(f"the address of the load at {one['offset']:#x}", said, touched[-1] if touched else None)
@@ -307,7 +215,7 @@ def _truth(planted: Planted, answer: Mapping[str, Any], machine: Machine, lane: 
     inner = tuple(answer["calls"])
     starts = sorted(planted.program.labels(planted.name).values())
     outer = lane.calls[: len(lane.calls) - len(inner)]
-    entry = max(one for one in starts if one <= (inner[0] if inner else planted.offset))
+    entry = max(one for one in starts if one <= (inner[0] if inner else planted.stopped.offset))
 
     def destination(offset: int) -> str:
         first = next(one for one in machine.code.lines[offset // 16].operands if one.kind in ("R", "UR"))
@@ -338,7 +246,7 @@ def _truth(planted: Planted, answer: Mapping[str, Any], machine: Machine, lane: 
 
 def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec]:
     """Return a damaged warp of a planted fault, and what was done to it."""
-    warp, lanes = planted.warp, dict(planted.warp.lanes)
+    warp, lanes = planted.stopped.warp, dict(planted.stopped.warp.lanes)
     how, number = (
         rng.choice(("bit", "bit", "word", "lanes", "registers", "later", "uniform", "zero")),
         rng.choice([*lanes]),

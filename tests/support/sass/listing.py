@@ -11,7 +11,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 ZERO_REGISTER: Final = 255  # RZ and URZ
@@ -69,33 +69,41 @@ _NUMBER: Final = re.compile(r"[-+]?0x[0-9a-f]+$")
 _MEMORY: Final = re.compile(r"(?:desc\[(\w+)\])?\[(.*)\]((?:\.\w+)*)$")
 
 
-def disassembly(program: str, arch: int, words: bytes, limit: float = 120) -> str:
-    """Return what nvdisasm prints as JSON of the words of one section; `program` is nvdisasm.
+def disassemble(program: str, arch: int, sections: Mapping[str, bytes], limit: float = 600) -> dict[str, Code]:
+    """Return the instructions of the sections of a cubin, by name; `program` is nvdisasm.
 
-    Of words, unlike of a cubin, every version gives one list, and targets are offsets.
+    It starts slowly, so that all sections are one run, as one section. Of words, unlike of a cubin, every version gives
+    one list.
     """
     with tempfile.NamedTemporaryFile(suffix=".bin") as file:
-        file.write(words)
+        file.write(b"".join(sections.values()))
         file.flush()
         ran = subprocess.run(
             [program, "-json", "-b", f"SM{arch}", file.name], capture_output=True, text=True, timeout=limit
         )
     if ran.returncode:
         raise RuntimeError(ran.stderr.strip())
-    return ran.stdout
+    ((listing,), first, found) = json.loads(ran.stdout)[1], 0, {}
+    for name, words in sections.items():
+        rows = listing["sass-instructions"][first : first + len(words) // 16]
+        found[name] = Code(name, tuple(_line(16 * n, row, 16 * first) for n, row in enumerate(rows)), {})
+        first += len(rows)
+    return found
 
 
-def read_listing(text: str, name: str) -> Code:
-    """Return the instructions of a section from `nvdisasm -json`."""
-    (function,) = json.loads(text)[1]
-    return Code(name, tuple(_line(16 * n, row) for n, row in enumerate(function["sass-instructions"])), {})
+_RELATIVE: Final = frozenset(("BRA", "CALL.REL.NOINC", "BSSY", "RET.REL.NODEC"))
 
 
-def _line(offset: int, row: Mapping[str, Any]) -> Line:
+def _line(offset: int, row: Mapping[str, Any], start: int) -> Line:
+    """Return an instruction of the section that begins at `start`: targets count from there."""
     opcode = row["opcode"]
     name, *flags = opcode.split(".")
-    guard = operand(row["predicate"].lstrip("@")) if row.get("predicate") else None
-    return Line(offset, opcode, name, tuple(flags), guard, tuple(map(operand, split(row.get("operands") or ""))))
+    given = row.get("predicate")
+    guard = operand(given.lstrip("@")) if given and given != "PR" else None  # PR is an operand of P2R and R2P
+    operands = [operand(one) for one in split(row.get("operands") or "")]
+    if start and operands and operands[-1].kind == "immediate" and (opcode in _RELATIVE or name in _RELATIVE):
+        operands[-1] = replace(operands[-1], number=operands[-1].number - start)
+    return Line(offset, opcode, name, tuple(flags), guard, tuple(operands))
 
 
 def split(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,3 +58,21 @@ def _element(region: Region | None, unit: int, n: int) -> bytes:
         return (region.pointer + (mixed % 64) * 256).to_bytes(8, "little")
     value = mixed % 64
     return (value if value < 62 else -1).to_bytes(unit, "little", signed=True)
+
+
+class Allocations(Memory):
+    """What a program allocated, by address and size: zeros until they are written to. Nothing else is mapped."""
+
+    def __init__(self, sizes: Mapping[int, int], contents: Mapping[int, bytes]) -> None:
+        super().__init__()
+        self._sizes = dict(sizes)
+        for address, data in contents.items():
+            self.write(address, data)
+
+    def hold(self, address: int, size: int) -> bool:
+        """Whether all of these bytes are allocated."""
+        return any(start <= address and address + size <= start + length for start, length in self._sizes.items())
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return the bytes at an address."""
+        return bytes(self._written.get(address + n, 0) for n in range(size))

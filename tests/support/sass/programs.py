@@ -5,15 +5,16 @@ from __future__ import annotations
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from gpucore.code_map import CodeMap, Function
 from gpucore.dwarf import Place
+from gpucore.elf import Section
 from tests.support.sass.launches import Access, Launch
-from tests.support.sass.listing import Code, disassembly, read_listing
+from tests.support.sass.listing import Code, disassemble
 from tests.support.sass.machine import Machine, Thread, Touch
 
 ARCHITECTURES: Final = (75, 80, 90, 100, 120)
@@ -23,6 +24,7 @@ _LAYOUT: Final = {
     120: (0x360, 0x370, 0x380),
 }  # fmt: skip
 _STACK: Final = 0xFFF000
+_READ_AT_ONCE: Final = 1 << 20  # bytes of code
 
 
 def layout(arch: int) -> tuple[int, int, int]:
@@ -63,21 +65,28 @@ class Program:
         return next(one.name for one in self.code.kernels if part in one.name)
 
     @cached_property
-    def _texts(self) -> dict[str, str]:
+    def _codes(self) -> dict[int, Code]:
         return {}
 
-    def listing(self, name: str) -> str:
-        """Return what nvdisasm prints of a kernel's section."""
-        if name not in self._texts:
-            elf, number = self.code.elf, self._symbols[name].section
-            section = next(one for one in self.code.code_sections if one.number == number)
-            words = bytes(elf.data[section.offset : section.offset + section.size])
-            self._texts[name] = disassembly(self.nvdisasm, self.arch, words)
-        return self._texts[name]
+    def words(self, name: str) -> bytes:
+        """Return the machine code of a kernel's section."""
+        return self._words(self.code.elf.sections[self._symbols[name].section])
+
+    def _words(self, section: Section) -> bytes:
+        return bytes(self.code.elf.data[section.offset : section.offset + section.size])
 
     def code_of(self, name: str) -> Code:
-        """Return the instructions of a kernel's section."""
-        return read_listing(self.listing(name), name)
+        """Return the instructions of a kernel's section; of a small cubin all are read at once."""
+        wanted = self._symbols[name].section
+        if wanted not in self._codes:
+            sections = self.code.code_sections
+            if sum(section.size for section in sections) > _READ_AT_ONCE:
+                sections = tuple(section for section in sections if section.number == wanted)
+            numbers = {self.code.elf.name(section): section.number for section in sections}
+            words = {self.code.elf.name(section): self._words(section) for section in sections}
+            for section_name, code in disassemble(self.nvdisasm, self.arch, words).items():
+                self._codes[numbers[section_name]] = code
+        return replace(self._codes[wanted], name=name)
 
     def symbol(self, name: str) -> Function:
         """Return a function as the symbol table has it."""
@@ -111,7 +120,7 @@ def compile_unit(nvcc: str, source: Path, arch: int, *options: str, limit: float
     """Compile a file to a cubin with line info; returns its path. Raises RuntimeError with the compiler's words."""
     target = source.with_suffix(f".sm{arch}.cubin")
     ran = subprocess.run(
-        ["nice", nvcc, "-std=c++17", "-w", "-lineinfo", f"-arch=sm_{arch}", *options, "-cubin", "-o", target, source],
+        [nvcc, "-std=c++17", "-w", "-lineinfo", f"-arch=sm_{arch}", *options, "-cubin", "-o", target, source],
         capture_output=True, text=True, timeout=limit,
     )  # fmt: skip
     if ran.returncode:

@@ -13,9 +13,9 @@ from typing import Any
 from gpucore.core import find_faults, with_callers
 from gpucore.core_reader import CoreSections, read_core
 from gpucore.explain import Program as Explained
-from gpucore.explain import explain_place, why_json
+from gpucore.explain import SourceText, Why, explain_place, why_json
 from gpucore.explain.fault import explain_fault
-from gpucore.sass.nvdisasm import read_listings
+from gpucore.sass import decode
 from tests.builders.core_builder import WarpSpec
 from tests.support.sass.faults import Planted, check, mutate, plant
 from tests.support.sass.kernels import random_kernel, unit
@@ -24,11 +24,12 @@ from tests.support.sass.machine import Machine, Thread
 from tests.support.sass.programs import Program, compare_accesses, compile_unit, load, thread_of
 from tests.support.sass.witness import Explain, Outcome, Run, Witness, pointers_of, specials
 
+Thread3 = tuple[int, int, int]
+
 
 def explainer(program: Program, name: str) -> Explain:
     """Return gpucore's answers for a kernel, as a program that reads its JSON has them."""
-    (listing,) = read_listings(program.listing(name))
-    explained = Explained(program.code, program.symbol(name).section, listing.instructions)
+    explained = Explained(program.code, program.symbol(name).section, decode(program.words(name), program.arch))
 
     def explain(offset: int, calls: tuple[int, ...]) -> Mapping[str, Any] | None:
         why = explain_place(explained, offset, calls)
@@ -127,23 +128,27 @@ def prove_faults(
     return outcome
 
 
-def ask(planted: Planted, warp: WarpSpec | None = None) -> tuple[Mapping[str, Any], tuple[int, int, int]] | None:
-    """Return gpucore's answer to a core, and the thread that it is about."""
-    data = planted.core(warp)
+def why_of(program: Program, name: str, data: bytes, source: SourceText | None = None) -> tuple[Why, Thread3] | None:
+    """Return gpucore's answer to the first fault of a core, and the thread that it is about."""
     core = read_core(data)
     found = [one for one in with_callers(core, data, find_faults(core)) if one.first is not None]
-    if not found:
+    if not found or found[0].first is None:
         return None
-    (listing,) = read_listings(planted.program.listing(planted.name))
+    instructions = decode(program.words(name), program.arch)
     why = explain_fault(
-        core, CoreSections(data), found[0], lambda code, place: Explained(code, place.section, listing.instructions)
+        core, CoreSections(data), found[0], lambda code, place: Explained(code, place.section, instructions, source)
     )
-    first = found[0].first
-    return None if why is None or first is None else (dict(json.loads(json.dumps(why_json(why)))), first.at.thread)
+    return None if why is None else (why, found[0].first.at.thread)
+
+
+def ask(planted: Planted, warp: WarpSpec | None = None) -> tuple[Mapping[str, Any], Thread3] | None:
+    """Return what gpucore publishes of its answer to a planted fault, and the thread that it is about."""
+    answer = why_of(planted.program, planted.name, planted.core(warp))
+    return None if answer is None else (dict(json.loads(json.dumps(why_json(answer[0])))), answer[1])
 
 
 def _judge(planted: Planted, machine: Machine, outcome: FaultOutcome) -> None:
-    here = f"sm_{planted.program.arch} {planted.name}+{planted.offset:#x} ({planted.planted})"
+    here = f"sm_{planted.program.arch} {planted.name}+{planted.stopped.offset:#x} ({planted.planted})"
     asked = ask(planted)
     if asked is None:
         return
@@ -168,4 +173,6 @@ def _judge_mutation(planted: Planted, machine: Machine, outcome: FaultOutcome, r
     outcome.mutations_with_fewer_words += not claims.value
     if claims.lies:
         outcome.others[how] += 1
-        outcome.examples.append(f"{how} sm_{planted.program.arch} {planted.name}+{planted.offset:#x}: {claims.lies[0]}")
+        outcome.examples.append(
+            f"{how} sm_{planted.program.arch} {planted.name}+{planted.stopped.offset:#x}: {claims.lies[0]}"
+        )

@@ -77,6 +77,10 @@ class Evaluator:
         op, args = tree["op"], tree["args"]
         if op == "select":
             return self.value(args[1] if self.value(args[0]) else args[2]) & mask
+        if op in ("in_lane", "any"):  # a warp of one thread
+            return self.value(args[0]) & mask
+        if op == "ballot":
+            return self.value(args[0]) << self.leaf({"special": "laneId", "bits": 32})
         if op == "constant_at":
             return self.leaf({**tree, "offset": self.value(args[0])}) & mask
         return self._operation(op, bits, args, [self.value(one) for one in args]) & mask

@@ -242,11 +242,18 @@ def match(line: Line) -> Operation:
     return run
 
 
+def _without_file(line: Line, count: int) -> list[Operand]:
+    """Return the operands without the name of the predicate file, which is printed on some architectures only."""
+    operands = [one for one in line.operands if one.text != "PR"]
+    if len(operands) != count:
+        raise Unsupported(place(line))
+    return operands
+
+
 def to_predicates(line: Line) -> Operation:
     """R2P: bits of a word into predicates"""
-    if line.operands[0].text != "PR" or len(line.operands) != 3:
-        raise Unsupported(place(line))
-    source, mask = line.operands[1], word(line.operands[2])
+    source, chosen = _without_file(line, 2)
+    mask = word(chosen)
     byte = {"": 0, ".B0": 0, ".B1": 8, ".B2": 16, ".B3": 24}.get(source.suffix)
     if byte is None or source.kind != "R":
         raise Unsupported(place(line))
@@ -263,9 +270,9 @@ def to_predicates(line: Line) -> Operation:
 
 def from_predicates(line: Line) -> Operation:
     """P2R: predicates into bits of a word, the rest from another"""
-    if line.flags or len(line.operands) != 4 or line.operands[1].text != "PR":
+    if line.flags:
         raise Unsupported(place(line))
-    destination, _, base, mask = line.operands
+    destination, base, mask = _without_file(line, 3)
     write, rest, wanted = put(destination), word(base), word(mask)
 
     def run(t: Thread) -> None:

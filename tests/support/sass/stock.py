@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 import subprocess
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from gpucore.code_map import Function
 from gpucore.cubin import read_parameter_table
+from gpucore.dwarf import Chain, Place
 from gpucore.errors import GpucoreError
 from gpucore.fatbin import EntryKind, find_device_code
-from gpucore.mangling import parameter_types
+from gpucore.mangling import parameter_types, short_name
 from tests.support.sass.listing import Line
 from tests.support.sass.machine import Thread, Unsupported
 from tests.support.sass.memory import Memory, Region
 from tests.support.sass.programs import Program, constant_bank
 from tests.support.sass.proofs import explainer
-from tests.support.sass.witness import Outcome, Run, Witness
+from tests.support.sass.sources import KernelText, kernel_texts
+from tests.support.sass.witness import Outcome, Run, Witness, named_specials
 
 _GLOBAL = frozenset(("LDG", "STG", "ATOMG", "RED", "REDG"))
 _BLOCK, _GRID = (128, 1, 1), (5, 3, 2)
+_NUMBERS = frozenset((
+    "bool", "char", "double", "float", "int", "long", "long long", "short", "unsigned char", "unsigned int",
+    "unsigned long", "unsigned long long", "unsigned short",
+))  # fmt: skip
+_LONGEST = 16 * 6000  # bytes of a kernel
 _LARGEST = 2 << 20  # bytes of a cubin; larger ones are left out, because nvdisasm and the interpreter take minutes
+
+
+@dataclass
+class Bases:
+    """How the base that is named compares with what the source accesses at that line.
+
+    `elsewhere` are the others, in words: there the line table may have the line or the call of a neighbour.
+    """
+
+    named: int = 0
+    one_of: int = 0
+    undecided: int = 0
+    elsewhere: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -75,7 +97,7 @@ def survey(nvdisasm: str, wheel: Path, arch: int, kernels: int, seed: int) -> tu
         for function in functions:
             if coverage.kernels >= kernels:
                 return coverage, outcome
-            if function.size > 16 * 6000:
+            if function.size > _LONGEST:
                 continue
             try:
                 _survey(program, function, coverage, outcome, rng)
@@ -84,12 +106,37 @@ def survey(nvdisasm: str, wheel: Path, arch: int, kernels: int, seed: int) -> tu
     return coverage, outcome
 
 
-def _survey(program: Program, function: Function, coverage: Coverage, outcome: Outcome, rng: random.Random) -> None:
+def survey_with_sources(nvdisasm: str, cubin: Path, arch: int, each: int, seed: int) -> tuple[Coverage, Outcome, Bases]:
+    """Do the same for a cubin with lines whose sources are here: `each` kernels of every template, and their bases."""
+    rng, coverage, outcome, bases = random.Random(seed), Coverage(), Outcome(), Bases()
+    program = Program(cubin.read_bytes(), arch, nvdisasm)
+    templates: dict[str, list[Function]] = {}
+    for kernel in program.code.kernels:
+        if kernel.size <= _LONGEST:
+            templates.setdefault(plain_name(kernel), []).append(kernel)
+    for kernels in templates.values():
+        for kernel in rng.sample(kernels, min(each, len(kernels))):
+            _survey(program, kernel, coverage, outcome, rng, bases)
+    return coverage, outcome, bases
+
+
+def plain_name(kernel: Function) -> str:
+    """Return the name of a kernel as its definition has it: without template arguments and namespaces."""
+    return re.split(r"[<(]", short_name(kernel.demangled))[0].rpartition("::")[2]
+
+
+def _survey(
+    program: Program, function: Function, coverage: Coverage, outcome: Outcome, rng: random.Random,
+    bases: Bases | None = None,
+) -> None:  # fmt: skip
     machine, explain = program.machine(function.name, strict=False), explainer(program, function.name)
     coverage.kernels += 1
     for line in machine.code.lines:
         if line.name in _GLOBAL:
-            _count(explain(line.offset, ()), line, coverage)
+            answer = explain(line.offset, ())
+            _count(answer, line, coverage)
+            if bases is not None and answer is not None and answer["base"] and answer["base"]["argument"]:
+                _hold_to_source(program, function, line, answer["base"]["argument"], bases)
     witness = Witness(machine, explain, program.labels(function.name))
     for _ in range(3):
         run = _run(program, function, witness, rng)
@@ -99,6 +146,45 @@ def _survey(program: Program, function: Function, coverage: Coverage, outcome: O
             except (Unsupported, IndexError) as error:
                 outcome.unexplained[f"not executed: {type(error).__name__}"] += 1
     outcome.add(witness.outcome)
+
+
+def _hold_to_source(program: Program, function: Function, line: Line, argument: int, bases: Bases) -> None:
+    location = program.code.locate(Place(section=function.section, offset=line.offset))
+    types = parameter_types(function.demangled)
+    # Where only the call path changes ptxas leaves out rows: the chain may be that of a neighbour.
+    chains = (location.chain, *location.siblings)
+    kernel, accessed = None, set[str]()
+    for file in {Path(chain[-1].file) for chain in chains if chain}:
+        for text in _kernels_in(file, plain_name(function)):
+            if len(text.parameters) == len(types):
+                found = {name for chain in chains for name in _accessed(text, file, chain)}
+                kernel, accessed = (text, found) if found else (kernel, accessed)
+    accessed &= {
+        name
+        for name, kind in zip(kernel.parameters if kernel else (), types, strict=False)
+        if kind not in _NUMBERS and not (kind.endswith(" const*") and not line.name.startswith("LD"))
+    }
+    if kernel is None or not accessed:
+        bases.undecided += 1
+    elif kernel.parameters[argument - 1] not in accessed:
+        innermost = location.chain[0]
+        here = f"{function.name}+{line.offset:#x} {line.opcode} {Path(innermost.file).name}:{innermost.line}"
+        bases.elsewhere.append(f"{here}: {kernel.parameters[argument - 1]}, the source has {sorted(accessed)}")
+    else:
+        bases.named += len(accessed) == 1
+        bases.one_of += len(accessed) > 1
+
+
+def _accessed(kernel: KernelText, file: Path, chain: Chain) -> Iterator[str]:
+    """Yield what the frames of a chain that lie in the kernel's own text access: a lambda's are of it too."""
+    for depth, frame in enumerate(chain):
+        if Path(frame.file) == file and kernel.first <= frame.line < kernel.first + len(kernel.lines):
+            yield from kernel.accessed(frame.line, inlined=depth > 0)
+
+
+@cache
+def _kernels_in(path: Path, name: str) -> tuple[KernelText, ...]:
+    return tuple(kernel_texts(path.read_text(errors="replace"), name)) if path.is_file() else ()
 
 
 def _count(answer: object, line: Line, coverage: Coverage) -> None:
@@ -134,7 +220,7 @@ def _run(program: Program, function: Function, witness: Witness, rng: random.Ran
     data, regions = bytearray(table.size), []
     for at in range(0, table.size - 3, 4):
         struct.pack_into("<I", data, at, rng.choice((1, 2, 4, 8, 64, 128)) if at % 8 == 0 else 0)
-    types = parameter_types(function.name) or ()
+    types = parameter_types(function.demangled)
     for n, place in enumerate(table.parameters):
         kind = types[n] if n < len(types) else ""
         if place.size == 8 and (kind.endswith("*") or not kind):
@@ -143,9 +229,7 @@ def _run(program: Program, function: Function, witness: Witness, rng: random.Ran
         elif place.size == 4:
             struct.pack_into("<I", data, place.offset, rng.choice((1, 7, 16, 128)))
     thread, block = (rng.randrange(_BLOCK[0]), 0, 0), (rng.randrange(_GRID[0]), rng.randrange(_GRID[1]), 0)
-    named = {"laneid": thread[0] % 32, "LANEID": thread[0] % 32, "CgaCtaId": 0}
-    for word, values in (("threadIdx", thread), ("blockIdx", block), ("blockDim", _BLOCK), ("gridDim", _GRID)):
-        named.update({f"{word}.{axis}": value for axis, value in zip("xyz", values, strict=True)})
+    named = named_specials(thread[0] % 32, thread, block, _BLOCK, _GRID)
 
     def begin() -> Thread:
         bank = constant_bank(program.arch, _BLOCK, _GRID, bytes(data))

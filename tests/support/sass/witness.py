@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support.sass.flow import loops
 from tests.support.sass.launches import Access, Launch
-from tests.support.sass.machine import Endless, Machine, Thread, Touch, Where
+from tests.support.sass.machine import Dim3, Endless, Machine, Thread, Touch, Where
 from tests.support.sass.published import Evaluator, Leaves, NotKnown, Tree, watched
 
 Explain = Callable[[int, tuple[int, ...]], Mapping[str, Any] | None]
@@ -58,13 +58,17 @@ class Run:
 def specials(launch: Launch) -> dict[str, int]:
     """Return what the names of special values mean in a launch."""
     rank = launch.thread[0] + launch.block[0] * (launch.thread[1] + launch.block[1] * launch.thread[2])
-    found = {"laneid": rank % 32, "LANEID": rank % 32, "CgaCtaId": 0}
-    for word, values in (
-        ("threadIdx", launch.thread),
-        ("blockIdx", launch.block_index),
-        ("blockDim", launch.block),
-        ("gridDim", launch.grid),
-    ):
+    return named_specials(rank % 32, launch.thread, launch.block_index, launch.block, launch.grid)
+
+
+def named_specials(lane: int, thread: Dim3, index: Dim3, block: Dim3, grid: Dim3) -> dict[str, int]:
+    """Return what the names of special values mean to a thread."""
+    low, every = (1 << lane) - 1, (1 << 32) - 1
+    found = {
+        "laneId": lane, "laneid": lane, "LANEID": lane, "CgaCtaId": 0, "EQMASK": 1 << lane, "LTMASK": low,
+        "LEMASK": low << 1 | 1, "GTMASK": every ^ (low << 1 | 1), "GEMASK": every ^ low,
+    }  # fmt: skip
+    for word, values in (("threadIdx", thread), ("blockIdx", index), ("blockDim", block), ("gridDim", grid)):
         found.update({f"{word}.{axis}": value for axis, value in zip(_AXES, values, strict=True)})
     return found
 
