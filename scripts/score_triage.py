@@ -1,4 +1,4 @@
-"""Score triage on the labelled logs and on the published ones, and write docs/10-triage-score.md.
+"""Score triage on the labelled logs and on the published ones, and write docs/lab/triage-score.md.
 
 python scripts/score_triage.py          # score, write the page
 python scripts/score_triage.py --fit    # first fit runbooks/triage/calibration.yaml to all published logs
@@ -33,13 +33,12 @@ from tests.support.genuine import (  # noqa: E402
 )
 from tests.support.transcripts import facts  # noqa: E402
 from tests.support.triage import Labelled, corpus, shipped, triage_bytes  # noqa: E402
-from vdbg_env.evidence.logs.log_line import decode, unwrap  # noqa: E402
-from vdbg_env.evidence.triage.classifier import LogClassifier  # noqa: E402
-from vdbg_env.evidence.triage.rules import CalibrationDocument, RuleBook, calibrated  # noqa: E402
-from vdbg_env.evidence.triage.second_stage import THRESHOLD, clues_of  # noqa: E402
-from vdbg_env.evidence.triage.verdict import Triage, judge  # noqa: E402
+from vdbg_env.evidence.log_line import decode, unwrap  # noqa: E402
+from vdbg_env.evidence.triage_rules import CalibrationDocument, RuleBook, calibrated  # noqa: E402
+from vdbg_env.evidence.triage_scan import LogClassifier  # noqa: E402
+from vdbg_env.evidence.triage_verdict import THRESHOLD, Triage, clues_of, judge  # noqa: E402
 
-PAGE = ROOT / "docs" / "10-triage-score.md"
+PAGE = ROOT / "docs" / "lab" / "triage-score.md"
 CALIBRATION = ROOT / "runbooks" / "triage" / "calibration.yaml"
 BENIGN = "not-a-gpu-failure"
 FOLDS = 10
@@ -84,7 +83,8 @@ project: `VDBG_GENUINE` names their folder.
 
 - **projects left out**: a log is answered without anything that its own project taught. The weights of the second
   stage and the record of every rule are those of other projects. A rule written after the logs had been seen is
-  switched off unless a log of another project meets it. All posts of one issue tracker are one project.
+  switched off unless a log of another project meets it, and so is every form of lines of the second stage. All posts of
+  one issue tracker are one project.
 - **lower bound**: the same, and every rule is switched off in this way, whenever it was written.
 - **first match**: a list of 16 patterns. The first line that has one of them decides, as with grep.
 - **learned**: all rules and weights. The rules were improved on these logs, so this row says nothing of a new log.
@@ -225,9 +225,15 @@ def rules_met(log: GenuineLog) -> frozenset[str]:
 
 
 def without_unmet(book: RuleBook, logs: Iterable[GenuineLog], tried: Callable[[str], bool]) -> RuleBook:
-    """Return the rules without those, of the ones tried, that none of these logs meets."""
+    """Return the rules without those, of the ones tried, that none of these logs meets, and without such clues."""
+    logs = list(logs)
     met = frozenset().union(*(rules_met(log) for log in logs))
-    return replace(book, rules=tuple(rule for rule in book.rules if rule.id in met or not tried(rule.id)))
+    forms = frozenset().union(*(forms for log in logs for forms in lines_of(log).forms))
+    return replace(
+        book,
+        rules=tuple(rule for rule in book.rules if rule.id in met or not tried(rule.id)),
+        clues=tuple(clue for clue in book.clues if clue.id in forms),
+    )
 
 
 def projects_left_out(

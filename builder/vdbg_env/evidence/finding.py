@@ -19,7 +19,7 @@ class Level(StrEnum):
 
 
 class HowKnown(StrEnum):
-    """The source a finding stands on, strongest first."""
+    """What a finding is known from, the strongest source first."""
 
     GPU_CORE = "gpu-core"  # the faulting PC of a GPU core dump, looked up in its own line table
     SANITIZER = "sanitizer"  # compute-sanitizer's report
@@ -28,6 +28,41 @@ class HowKnown(StrEnum):
     STEP_CHANGE = "step-change"  # the behaviour changed when one thing was changed
     LOG = "log"  # text of the workload's own log
     HOST_CHECK = "host-check"  # a check of this machine
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """One thing to try next, and the command that does it when there is one.
+
+    A step of a finding may be a command alone: it is for what the finding says.
+    """
+
+    text: str
+    command: str | None = None
+
+    @classmethod
+    def read(cls, written: str) -> NextStep:
+        """Read what runbooks and records write: `what it is for: vdbg-env ...`, a text alone or a command alone."""
+        if written.startswith("vdbg-env "):
+            return cls("", written)
+        words, colon, last = written.rpartition(": ")
+        return cls(words, last) if colon and last.startswith(_COMMANDS) else cls(written)
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.text, self.command) if part)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> Any:
+        """Keep it in records as the text that it was before it had two parts."""
+        from pydantic_core import core_schema  # only who reads or writes records
+
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.read(value),
+            serialization=core_schema.to_string_ser_schema(),
+        )
+
+
+_COMMANDS = ("vdbg-env ", "VLLM_", "CUDA_", "unset ", "tail ", "less ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +84,7 @@ class Finding:
     kernel: str | None = None
     step: str | None = None
     artifact: str | None = None
-    next_step: str | None = None
+    next_step: NextStep | None = None
     process: str | None = None
     rank: int | None = None
     why: tuple[str, ...] = ()

@@ -11,9 +11,9 @@ from gpucore.code_map import Location
 from gpucore.core import Fault, WarpGroup
 from gpucore.dwarf import Chain, SourceFrame
 from gpucore.mangling import demangle, short_name
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 
-_REBUILD = "build with line info, and run this again in that image: vdbg-env build --lineinfo"
+_REBUILD = NextStep("build with line info, and run this again in that image", "vdbg-env build --lineinfo")
 
 
 def gpu_core_findings(
@@ -92,10 +92,10 @@ def _confidence(fault: Fault, chain: Chain) -> float:
     return 0.95 if fault.location and fault.location.siblings else 0.98
 
 
-def _next(chain: Chain, artifact: str | None) -> str:
+def _next(chain: Chain, artifact: str | None) -> NextStep:
     if not chain:
         return _REBUILD
-    return f"see every thread of it, and its registers: vdbg-env core {artifact or 'FILE'}"
+    return NextStep("see every thread of it, and its registers", f"vdbg-env core {artifact or 'FILE'}")
 
 
 def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from vdbg_env.common.errors import BadInput, nearest
-from vdbg_env.common.resources import data_dir, read_tables
+from vdbg_env.common.resources import SHIPPED_DATA, read_tables
 from vdbg_env.common.yaml_source import YamlSource, read, validate
-from vdbg_env.evidence.triage.rules import Pattern
+from vdbg_env.evidence.triage_rules import Pattern
 
 SCHEMA = "vdbg-env/vllm-surface/v1"
 
@@ -306,7 +306,7 @@ _ADVICE, _SURFACE = "advice.yaml", "vllm-surface.yaml"
 @cache
 def shipped_knowledge() -> Knowledge:
     """Read the shipped tables."""
-    folder = data_dir("images") / "knowledge" / "flags"
+    folder = SHIPPED_DATA / "images" / "knowledge" / "flags"
     tables = dict(read_tables(folder))
     advice, surface = (str(folder / name) for name in (_ADVICE, _SURFACE))
     return read_knowledge(

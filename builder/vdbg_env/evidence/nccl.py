@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 
 _LINE = re.compile(
     r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[(?P<device>-?\d+)\] (?:\S+ )?NCCL (?P<level>\w+) (?P<text>.*)"
@@ -90,7 +90,7 @@ def nccl_findings(log: NcclLog) -> tuple[Finding, ...]:
             message=message,
             how_known=HowKnown.LOG,
             confidence=0.7,
-            next_step="look at what the ranks behind do: their stacks, and the warps of their GPU cores",
+            next_step=NextStep("look at what the ranks behind do: their stacks, and the warps of their GPU cores"),
         ),
     )
 
@@ -361,7 +361,9 @@ def _finding(message: str, entered: Mapping[int, Mapping[int, RecordedCollective
         how_known=HowKnown.LOG,
         confidence=0.85,
         location=entered[rank][number].frame,
-        next_step="look at what the missing ranks do: their stacks, their logs, and the warps of their GPU cores",
+        next_step=NextStep(
+            "look at what the missing ranks do: their stacks, their logs, and the warps of their GPU cores"
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, Observation
+from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, NextStep, Observation
 
 # The names of two patterns that are looked for in the output of every rank where an attempt has several.
 CAUSE, VICTIM = "rank_cause", "rank_victim"
@@ -126,7 +126,7 @@ def rank_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
             message=found.words + (f": {one.ended.message}" if lost and one.ended.message else ""),
             how_known=HowKnown.HOST_CHECK,
             confidence=found.sure,
-            next_step=_NEXT.get(found.part) or f"find out what became of {one.host}, then run it again",
+            next_step=NextStep(_NEXT.get(found.part) or f"find out what became of {one.host}, then run it again"),
         ),
     )
 
@@ -147,7 +147,7 @@ def torchrun_findings(observations: Sequence[Observation]) -> tuple[Finding, ...
             f"process {cause.pid}) with {how}{error}",
             how_known=HowKnown.LOG,
             confidence=0.7,
-            next_step="for a file of each rank's output: torchrun --log-dir DIR --redirects 3 --tee 3",
+            next_step=NextStep("for a file of each rank's output: torchrun --log-dir DIR --redirects 3 --tee 3"),
         ),
     )
 

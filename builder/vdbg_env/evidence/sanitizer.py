@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 
 
 class Tool(StrEnum):
@@ -363,7 +363,7 @@ def _finding(record: SanitizerRecord) -> Finding:
         location=place.frame if place else None,
         chain=(place.frame,) if place and place.frame else (),
         kernel=place.function if place else None,
-        next_step=alarm.source if alarm else _NEXT[record.tool],
+        next_step=NextStep(alarm.source if alarm else _NEXT[record.tool]),
     )
 
 
@@ -390,7 +390,9 @@ def _tool_failed(report: SanitizerReport) -> Finding:
         message=f"compute-sanitizer itself did not finish: {said}",
         how_known=HowKnown.SANITIZER,
         confidence=0.9,
-        next_step="see whether the workload runs without it; give --launch-timeout 0 and --target-processes all",
+        next_step=NextStep(
+            "see whether the workload runs without it; give --launch-timeout 0 and --target-processes all"
+        ),
     )
 
 
@@ -401,7 +403,7 @@ def _unlisted(report: SanitizerReport) -> Finding:
         message=f"compute-sanitizer counted {report.errors} error(s) and {report.warnings} warning(s), and listed none",
         how_known=HowKnown.SANITIZER,
         confidence=0.8,
-        next_step="run it again with --print-limit 0",
+        next_step=NextStep("run it again with --print-limit 0"),
     )
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.logs.log_line import rank_of_process
-from vdbg_env.evidence.logs.process_death import depth_of
+from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
+from vdbg_env.evidence.log_line import rank_of_process
+from vdbg_env.evidence.process_death import depth_of
 
 _PROCESS = re.compile(
     r"process (?P<pid>\d+) (?P<name>.+) \(parent \d+, state (?P<state>\w)"
@@ -188,7 +188,7 @@ def stuck_finding(stuck: Stuck) -> Finding:
         how_known=HowKnown.LOG,
         confidence=sure[stuck.how],
         location=stuck.place,
-        next_step=steps[stuck.how],
+        next_step=NextStep(steps[stuck.how]),
         process=stuck.name,
         rank=stuck.rank,
     )
@@ -286,7 +286,9 @@ def missing_ranks(stacks: Mapping[int, HostStacks]) -> tuple[Finding, ...]:
             message=f"{waits}, and {'it is' if len(missing) == 1 else 'these are'} missing: {places}{more}",
             how_known=HowKnown.LOG,
             confidence=0.8,
-            next_step="look at what the missing ranks do: their whole stacks are in hang.txt of their folders",
+            next_step=NextStep(
+                "look at what the missing ranks do: their whole stacks are in hang.txt of their folders"
+            ),
         ),
     )
 

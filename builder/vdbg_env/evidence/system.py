@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias
 
-from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, Observation
-from vdbg_env.evidence.logs.log_line import plain
+from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, NextStep, Observation
+from vdbg_env.evidence.log_line import LogLine, plain
 
 Severity = Literal["software", "follow-up", "check", "hardware"]
 
@@ -30,6 +30,7 @@ _LINK = "see the peer GPU's Xid and nvidia-smi nvlink -e; check the fabric"
 _NVLINK_UNITS = {144: "SAW", 145: "RLW", 146: "TLW", 147: "TREX", 148: "NVLPW_CTRL", 149: "NETIR", 150: "MSE"}
 
 # What Xid 154 says the GPU needs, with what to do about it.
+_MORE_MEMORY = NextStep("raise the memory limit of the container, or load the model with less host memory")
 RECOVERY_ACTIONS = {
     "None": "the GPU needs no recovery",
     "GPU Reset Required": "stop what uses the GPU, then have an administrator reset it",
@@ -146,7 +147,7 @@ class Xid:
     """One Xid line; `pid` is the host's and None where the driver prints <unknown> or nothing.
 
     `instance` is the GPU instance with MIG, `caused_by` the Xid that the driver names as the cause, `recovery` the
-    action that an Xid 154 asks for.
+    action that an Xid 154 asks for. `address` is that of a page, `access` what the GPU wanted there: read, write ...
     """
 
     code: int
@@ -157,6 +158,7 @@ class Xid:
     channel: str | None = None
     address: int | None = None
     fault: str | None = None
+    access: str | None = None
     text: str = ""
     instance: int | None = None
     caused_by: int | None = None
@@ -197,6 +199,8 @@ class KernelLog:
         return min(self.xids, key=lambda x: (order[x.severity], x.line), default=None)
 
 
+Why: TypeAlias = Callable[[Xid], tuple[str, ...]]
+
 _XID = re.compile(r"NVRM: (?:GPU at \S+: )?Xid \((?:PCI:)?([0-9A-Fa-f:.]+)(?: GPU-I:(\d+))?\): (\d+)(?:, (.*))?$")
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
 _NVLINK = re.compile(r"(?P<unit>[A-Z][\w/]+)\s+(?P<fatal>Fatal|Nonfatal)\s.*?\bLink (?P<link>-?\d{1,4})")
@@ -206,7 +210,7 @@ _PID = re.compile(r"pid='?(\d+|<unknown>)'?")
 _NAME = re.compile(r"name=([^,]+)")
 _CHANNEL = re.compile(r"\b(?:Ch|[Cc]hannel(?: ID)?)[: ] ?(?:0x)?([0-9a-fA-F]{1,16})\b")
 _FAULT_ADDRESS = re.compile(r"faulted @ 0x([0-9a-fA-F_]+)")
-_FAULT_TYPE = re.compile(r"Fault is of type (\w+)")
+_FAULT_TYPE = re.compile(r"Fault is of type (\w+)(?:\s+ACCESS_TYPE_(?:VIRT_|PHYS_)?(\w+))?")
 _OTHER = re.compile(
     r"NVRM: (?!.*Xid).*(?:failed|error|mismatch|fallen off|RmInitAdapter|API mismatch|GPU .* lost|not supported)",
     re.IGNORECASE,
@@ -252,8 +256,8 @@ def split_at(text: str, boot_s: float) -> tuple[str, str]:
     return "".join(before), "".join(after)
 
 
-def kernel_log_findings(log: KernelLog) -> tuple[Finding, ...]:
-    """Return one finding per distinct Xid and GPU, then the rest.
+def kernel_log_findings(log: KernelLog, why: Why = lambda _: ()) -> tuple[Finding, ...]:
+    """Return one finding per distinct Xid and GPU, then the rest; `why` says in lines why its address was bad.
 
     A follow-up is left out if its cause is there, except for one that says what recovery the GPU needs.
     """
@@ -266,7 +270,7 @@ def kernel_log_findings(log: KernelLog) -> tuple[Finding, ...]:
             seen[key] = xid
     causes = [x for x in seen.values() if x.severity != "follow-up"] or list(seen.values())
     causes += [x for x in seen.values() if x.recovery not in {None, "None"} and x not in causes]
-    findings = [_xid_finding(xid) for xid in causes]
+    findings = [replace(_xid_finding(xid), why=why(xid)) for xid in causes]
     findings += [
         Finding(
             rule="kernel-log-driver-error",
@@ -274,7 +278,7 @@ def kernel_log_findings(log: KernelLog) -> tuple[Finding, ...]:
             message=text,
             how_known=HowKnown.KERNEL_LOG,
             confidence=0.6,
-            next_step="vdbg-env doctor",
+            next_step=NextStep("", "vdbg-env doctor"),
         )
         for _, text in log.driver_errors[:5]
     ]
@@ -287,7 +291,7 @@ def kernel_log_findings(log: KernelLog) -> tuple[Finding, ...]:
             message=f"the kernel ended process {pid} ({name}) because the machine or its cgroup ran out of memory",
             how_known=HowKnown.KERNEL_LOG,
             confidence=0.4,
-            next_step="raise the memory limit of the container, or load the model with less host memory",
+            next_step=_MORE_MEMORY,
         )
         for pid, name in log.killed_for_memory[:5]
     ]
@@ -310,7 +314,7 @@ def _xid_finding(xid: Xid) -> Finding:
         message=f"Xid {xid.code} on {xid.bus}{instance}{who}: {meaning.name}{fault}",
         how_known=HowKnown.KERNEL_LOG,
         confidence=0.9 if xid.severity == "hardware" else 0.8,
-        next_step=RECOVERY_ACTIONS.get(xid.recovery, meaning.action) if xid.recovery else meaning.action,
+        next_step=NextStep(RECOVERY_ACTIONS.get(xid.recovery or "", meaning.action)),
     )
 
 
@@ -329,6 +333,7 @@ def _xid(match: re.Match[str], number: int, line: str) -> Xid:
         channel=channel[1] if channel else None,
         address=int(address[1].replace("_", "") or "0", 16) if address else None,
         fault=fault[1] if fault else None,
+        access=fault[2] if fault else None,
         text=line[match.start() :],
         instance=int(match[2]) if match[2] else None,
         caused_by=int(caused_by[1]) if caused_by else None,
@@ -344,7 +349,6 @@ def _xid(match: re.Match[str], number: int, line: str) -> Xid:
 
 _SIGKILL = 9
 _STATUS = 128 + _SIGKILL  # what a shell gives for a child that SIGKILL ended
-_NEXT = "raise the memory limit of the container, or load the model with less host memory"
 
 
 def memory_kill_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
@@ -402,7 +406,7 @@ def _told(level: Level, confidence: float, message: str) -> Finding:
         message=message,
         how_known=HowKnown.HOST_CHECK,
         confidence=confidence,
-        next_step=_NEXT,
+        next_step=_MORE_MEMORY,
     )
 
 
@@ -427,7 +431,7 @@ def not_started_findings(observations: Sequence[Observation]) -> tuple[Finding, 
             message=_message(refused.ended.message or "no reason was given"),
             how_known=HowKnown.HOST_CHECK,
             confidence=1.0,
-            next_step=_next_step(refused.ended.message or ""),
+            next_step=NextStep(_way_out(refused.ended.message or "")),
         ),
     )
 
@@ -440,7 +444,7 @@ def _message(why: str) -> str:
     )
 
 
-def _next_step(why: str) -> str:
+def _way_out(why: str) -> str:
     if _TAKEN.match(why):
         return (
             "leave that server alone and give the step's own a free port: -i port=auto; requests go only to a process "
@@ -456,3 +460,214 @@ def _next_step(why: str) -> str:
         "check the path or activate its environment; `runbook --image` runs it where only an image has it, and a "
         "container sees its image and what --mount names"
     )
+
+
+# What the CUDA driver prints while it writes a GPU core dump (CUDA_COREDUMP_SHOW_PROGRESS=1). Shapes: the cuda-gdb
+# manual's "GPU core dump support" and the vLLM posts of August and December 2025. The time stamp is absent on older
+# drivers, the case of the lane masks differs, and any process label may precede a line.
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverFrame:
+    """One row of the driver's stack trace; `function` is mangled as the driver prints it."""
+
+    level: int
+    pc: int
+    function: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverException:
+    """One exception the driver saw. `warp_exited`: it was detected after the warp had left, so there is no stack."""
+
+    name: str
+    code: int
+    line: int
+    process: str | None = None
+    rank: int | None = None
+    device: int | None = None
+    sm: int | None = None
+    warp: int | None = None
+    warp_exited: bool = False
+    pc: int | None = None
+    active_lanes: int | None = None
+    valid_lanes: int | None = None
+    stack: tuple[DriverFrame, ...] = ()
+
+    @property
+    def kernel(self) -> str | None:
+        """The outermost function of the stack, mangled; None when the warp had exited."""
+        return self.stack[-1].function if self.stack else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverProgress:
+    """All core-dump progress of one log: exceptions in order, files named, dumps finished, flags the driver refused.
+
+    `begun`: a newer driver only said that a dump begins, because CUDA_COREDUMP_SHOW_PROGRESS is off.
+    """
+
+    exceptions: tuple[DriverException, ...] = ()
+    files: tuple[str, ...] = ()
+    finished: int = 0
+    global_memory_bytes: int | None = None
+    unknown_flags: tuple[str, ...] = ()
+    valid_flags: tuple[str, ...] = ()
+    begun: bool = False
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether fewer dumps were finished than begun: something killed the process while it wrote."""
+        return len(self.files) > self.finished
+
+
+_BEGUN = "Starting GPU coredump generation"
+_LINE = re.compile(r"(?:\[\d\d:\d\d:\d\d\.\d+\] )?coredump:(.*)")
+_EXCEPTION = re.compile(r"\s*Detected an exception of type (\w+) \((\d+)\)")
+_PLACE = re.compile(r"\s*- (Device|SM|Warp): (.*)")
+_PC = re.compile(r"\s*- PC:? (0x[0-9a-fA-F]+)")
+_MASKS = re.compile(r"\s*Stack trace \(lane masks: active (0x[0-9a-fA-F]+), valid (0x[0-9a-fA-F]+)\)")
+_FRAME = re.compile(r"\s*#(\d+)\s+(0x[0-9a-fA-F]+)\s+(\S.*)")
+_FILE = re.compile(r"\s*Writing ELF file to (.+)")
+_GLOBAL = re.compile(r"\s*Writing out global memory \((\d+) bytes\)")
+_UNKNOWN_FLAG = re.compile(r"Ignoring unknown coredump flag '([^']*)'")
+_VALID_FLAGS = re.compile(r"Valid flags are: (\w+(?:, \w+)*)")
+
+
+@dataclass
+class _Reader:
+    """Takes lines; exceptions are kept per process label, since several ranks may write into one log at once."""
+
+    done: list[DriverException] = field(default_factory=list)
+    current: dict[tuple[str | None, int | None], int] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    finished: int = 0
+    global_memory: int | None = None
+    unknown: list[str] = field(default_factory=list)
+    valid: tuple[str, ...] = ()
+    begun: bool = False
+
+    def take(self, number: int, line: LogLine) -> None:
+        if flag := _UNKNOWN_FLAG.search(line.text):
+            self.unknown.append(flag[1])
+        if flags := _VALID_FLAGS.search(line.text):
+            self.valid = tuple(flags[1].split(", "))
+        self.begun |= _BEGUN in line.text
+        match = _LINE.search(line.text)
+        if match is None:
+            return
+        said = match[1]
+        who = (line.process, line.pid)
+        if found := _EXCEPTION.match(said):
+            self.current[who] = len(self.done)
+            self.done.append(
+                DriverException(name=found[1], code=int(found[2]), line=number, process=line.process, rank=line.rank)
+            )
+        elif found := _FILE.match(said):
+            self.files.append(found[1].strip())
+        elif found := _GLOBAL.match(said):
+            self.global_memory = (self.global_memory or 0) + int(found[1])
+        elif said.lstrip().startswith("All done"):
+            self.finished += 1
+        elif who in self.current:
+            index = self.current[who]
+            self.done[index] = _with_detail(self.done[index], said)
+
+
+def read_driver_progress(lines: Iterable[LogLine]) -> DriverProgress:
+    """Return the content of the driver's `coredump:` lines; other lines are passed over."""
+    reader = _Reader()
+    for number, line in enumerate(lines, 1):
+        reader.take(number, line)
+    return DriverProgress(
+        exceptions=tuple(reader.done),
+        files=tuple(dict.fromkeys(reader.files)),
+        finished=reader.finished,
+        global_memory_bytes=reader.global_memory,
+        unknown_flags=tuple(dict.fromkeys(reader.unknown)),
+        valid_flags=reader.valid,
+        begun=reader.begun,
+    )
+
+
+def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
+    """Return one finding per exception, a note where a dump was cut short, and one for flags the driver refused."""
+    findings = [_exception_finding(exception) for exception in progress.exceptions]
+    if progress.begun and not findings:
+        findings.append(
+            Finding(
+                rule="driver-gpu-exception",
+                level=Level.ERROR,
+                message="a kernel raised a GPU exception, and the driver began a core dump without naming it",
+                how_known=HowKnown.DRIVER,
+                confidence=0.8,
+                next_step=NextStep("read the dump", "vdbg-env core FILE"),
+            )
+        )
+    if progress.cut_short:
+        findings.append(
+            Finding(
+                rule="driver-dump-cut-short",
+                level=Level.WARNING,
+                message=f"{len(progress.files)} GPU core dump(s) were begun and {progress.finished} finished",
+                how_known=HowKnown.DRIVER,
+                confidence=0.8,
+                artifact=progress.files[-1],
+                next_step=NextStep(
+                    "give the process longer before it is killed", "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS=300"
+                ),
+            )
+        )
+    if progress.unknown_flags:
+        findings.append(
+            Finding(
+                rule="driver-unknown-coredump-flag",
+                level=Level.WARNING,
+                message=f"this driver does not know the core-dump flag(s) {', '.join(progress.unknown_flags)}",
+                how_known=HowKnown.DRIVER,
+                confidence=1.0,
+                next_step=NextStep(
+                    "keep to the flags it lists: " + ",".join(progress.valid_flags)
+                    if progress.valid_flags
+                    else "leave the flag out, or update the driver"
+                ),
+            )
+        )
+    return tuple(findings)
+
+
+def _exception_finding(exception: DriverException) -> Finding:
+    where = f" at PC {exception.pc:#x}" if exception.pc is not None else ""
+    in_kernel = f" in {exception.kernel}" if exception.kernel else ""
+    late = " (seen after the warp had exited)" if exception.warp_exited else ""
+    return Finding(
+        rule="driver-gpu-exception",
+        level=Level.ERROR,
+        message=f"{exception.name} ({exception.code}){where}{in_kernel}{late}",
+        how_known=HowKnown.DRIVER,
+        # Sure as it is, it must not lead over the core it announces, which names kernel, offset and threads besides.
+        confidence=0.88,
+        kernel=exception.kernel,
+        next_step=NextStep("read the dump", "vdbg-env core FILE"),
+    )
+
+
+def _with_detail(exception: DriverException, said: str) -> DriverException:
+    if match := _PLACE.match(said):
+        value = match[2].strip()
+        number = int(value) if value.isdigit() else None
+        match match[1]:
+            case "Device":
+                return replace(exception, device=number)
+            case "SM":
+                return replace(exception, sm=number)
+            case _:
+                return replace(exception, warp=number, warp_exited="has exited" in value)
+    if match := _PC.match(said):
+        return replace(exception, pc=int(match[1], 16))
+    if match := _MASKS.match(said):
+        return replace(exception, active_lanes=int(match[1], 16), valid_lanes=int(match[2], 16))
+    if match := _FRAME.match(said):
+        frame = DriverFrame(level=int(match[1]), pc=int(match[2], 16), function=match[3].strip())
+        return replace(exception, stack=(*exception.stack, frame))
+    return exception

@@ -11,7 +11,7 @@ from typing import Final
 from gpucore.dwarf import Chain, SourceFrame
 from gpucore.mangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.logs.cuda_error import parse_cuda_error
+from vdbg_env.evidence.log_line import parse_cuda_error
 from vdbg_env.evidence.sanitizer import SANITIZER_FAILED
 from vdbg_env.evidence.system import NOT_STARTED, xid_meaning
 

@@ -36,14 +36,14 @@ def test_a_fault_is_named_down_to_the_line_and_the_thread() -> None:
     assert finding.kernel and finding.kernel.startswith("void kern<float>")
     assert len(finding.chain) > 1 and finding.location == finding.chain[0]
     assert finding.confidence > 0.9
-    assert finding.next_step == "see every thread of it, and its registers: vdbg-env core cuda.n1.nvcudmp"
+    assert str(finding.next_step) == "see every thread of it, and its registers: vdbg-env core cuda.n1.nvcudmp"
 
 
 def test_without_line_info_the_kernel_and_the_offset_stay_and_the_rebuild_is_advised() -> None:
     (finding,) = findings(illegal_address_core(lines=False))
     assert finding.message.startswith("Warp Illegal Address at kern<float>+0x140 (PC 0x7fffd9001140, no line info)")
     assert finding.location is None and finding.confidence < 0.95
-    assert finding.next_step and finding.next_step.endswith("vdbg-env build --lineinfo")
+    assert finding.next_step and finding.next_step.command == "vdbg-env build --lineinfo"
 
 
 def test_warps_that_have_exited_are_said_to_have() -> None:

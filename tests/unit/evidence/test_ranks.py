@@ -7,7 +7,7 @@ import pytest
 
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, MemoryKills, Observation, RankClock
 from vdbg_env.evidence.ranks import CAUSE, CAUSE_PATTERN, VICTIM, VICTIM_PATTERN, first_failure, summary
-from vdbg_env.runbook import scope
+from vdbg_env.runbook.state import first_end
 
 SAME_CLOCK = RankClock(ahead_s=0.0, within_s=0.0)
 
@@ -30,7 +30,7 @@ def test_a_later_abort_is_not_named_before_the_crash_that_came_first() -> None:
     abort = rank(1, signal=6, started=1030.0, duration_s=70.0)
     first = first_failure([abort, segv])
     assert first is segv
-    named = scope.first_failure([abort, segv])
+    named = first_end([abort, segv])
     assert named is not None
     assert named.signal == 11
 

@@ -4,10 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.evidence.logs.fatal_error import FatalError, read_fatal_errors
-from vdbg_env.evidence.logs.log_line import unwrap
-from vdbg_env.evidence.logs.python_traceback import Traceback, read_tracebacks, telling
+from vdbg_env.evidence.log_line import unwrap
 from vdbg_env.evidence.nccl import nccl_findings, parse_nccl_log
+from vdbg_env.evidence.python_text import FatalError, Traceback, read_fatal_errors, read_tracebacks, telling
 from vdbg_env.evidence.stacks import parse_function_trace, parse_host_stacks
 
 CRASH = """\

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.transcripts import parse_driver_progress
-from vdbg_env.evidence.driver_progress import driver_findings
+from vdbg_env.evidence.system import driver_findings
 
 NEW = """\
 [06:43:15.209195] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)
@@ -73,7 +73,7 @@ def test_flags_the_driver_does_not_know_are_named_with_those_it_knows() -> None:
     assert (progress.unknown_flags, progress.valid_flags) == (("log_only",), ("skip_abort", "gzip_compress"))
     (finding,) = driver_findings(progress)
     assert "log_only" in finding.message
-    assert "skip_abort,gzip_compress" in (finding.next_step or "")
+    assert "skip_abort,gzip_compress" in str(finding.next_step)
 
 
 @given(st.lists(st.sampled_from([*NEW.splitlines(), "coredump:", "coredump: #0", "", "x"])).map("\n".join))

@@ -72,7 +72,7 @@ def test_the_recovery_that_a_gpu_needs_is_reported_with_the_cause() -> None:
     first, second = kernel_log_findings(parse_kernel_log(text))
     assert (first.rule, second.rule) == ("xid-31", "xid-154")
     assert "Drain and Reset" in second.message
-    assert "reset it" in (second.next_step or "")
+    assert "reset it" in str(second.next_step)
 
 
 def test_a_follow_up_is_not_told_beside_its_cause() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpucore.lineinfo import Counts, FileReport
-from vdbg_env.evidence.tools import parse_listing, parse_section_names, weigh
+from vdbg_env.build.cuobjdump import parse_listing, parse_section_names, weigh
 
 LIBRARY = """\
 ELF file    1: rdc0.1.sm_80.cubin

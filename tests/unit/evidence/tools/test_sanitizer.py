@@ -132,7 +132,7 @@ def test_an_access_inside_an_allocation_stays_an_error_and_names_what_may_be_wro
     text = NEW.replace("and is 1,241,911,296 bytes before the nearest", "and is inside the nearest")
     (finding,) = sanitizer_findings(parse_sanitizer(text))
     assert (finding.level, finding.confidence) == (Level.ERROR, 0.6)
-    assert "expandable_segments" in (finding.next_step or "")
+    assert "expandable_segments" in str(finding.next_step)
 
 
 @pytest.mark.parametrize(("allocated", "sure"), [("28", True), ("31", True), ("32", False), ("2,097,152", False)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.evidence.tools import tool_version
+from vdbg_env.common.programs import tool_version
 
 
 @pytest.mark.parametrize(

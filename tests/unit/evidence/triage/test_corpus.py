@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.triage import Labelled, corpus, shipped, triage_bytes
-from vdbg_env.evidence.triage.rules import UNKNOWN
+from vdbg_env.evidence.triage_rules import UNKNOWN
 
 LOGS = corpus()
 

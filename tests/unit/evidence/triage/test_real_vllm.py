@@ -7,7 +7,7 @@ import yaml
 
 from tests.support.triage import LOGS, triage_bytes
 from vdbg_env.crash.triage import triage_text
-from vdbg_env.evidence.triage.verdict import Triage
+from vdbg_env.evidence.triage_verdict import Triage
 
 FOLDER = LOGS / "real-vllm"
 LABELS: list[dict[str, Any]] = yaml.safe_load((FOLDER / "labels.yaml").read_text())["logs"]

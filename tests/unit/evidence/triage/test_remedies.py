@@ -4,19 +4,19 @@ import re
 
 import pytest
 
-from vdbg_env.common.errors import BadDocument
-from vdbg_env.common.resources import data_dir, read_tables
+from vdbg_env.common.resources import SHIPPED_DATA, read_tables
+from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.crash.triage import rule_book, triage_text
 from vdbg_env.evidence.knowledge import shipped_knowledge, version_key
-from vdbg_env.evidence.triage.classifier import LogClassifier
-from vdbg_env.evidence.triage.rules import Remedy, read_rule_book
-from vdbg_env.evidence.triage.verdict import Triage, judge
+from vdbg_env.evidence.triage_rules import Remedy, read_rule_book
+from vdbg_env.evidence.triage_scan import LogClassifier
+from vdbg_env.evidence.triage_verdict import Triage, judge
 
 BOOK = rule_book()
 
 
 def shipped_files() -> tuple[tuple[str, bytes], ...]:
-    return read_tables(data_dir("runbooks") / "triage")
+    return read_tables(SHIPPED_DATA / "runbooks" / "triage")
 
 
 def triage(text: str) -> Triage:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.triage import shipped, triage_bytes
-from vdbg_env.common.errors import BadDocument
-from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, Rule, read_rule_book
+from vdbg_env.common.yaml_source import BadDocument
+from vdbg_env.evidence.triage_rules import NO_FAILURE, UNKNOWN, Rule, read_rule_book
 
 CLASSES = {
     "illegal-memory-access", "misaligned-address", "device-side-assert", "kernel-hang", "nccl-failure", "out-of-memory",

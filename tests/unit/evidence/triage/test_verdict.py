@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.command_line import vdbg_env
 from tests.support.triage import LOGS, corpus, triage_bytes
 from vdbg_env.crash.triage import runbook_to_start
-from vdbg_env.evidence.triage.verdict import Triage
+from vdbg_env.evidence.triage_verdict import Triage
 
 PREFIX = "(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:1] "
 IMA = PREFIX + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
@@ -200,6 +200,44 @@ def test_a_guess_is_no_failure_that_was_found(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("(EngineCore pid=1) ERROR 11-03 23:14:03 [core.py:1] EngineCore encountered a fatal error.\n")
     assert vdbg_env("triage", str(log)).status == 4
+
+
+def test_what_is_unknown_is_shown_without_a_confidence(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("some words\n")
+    assert "confidence" not in vdbg_env("triage", str(log)).stdout
+    log.write_text(IMA)
+    assert "confidence 9" in vdbg_env("triage", str(log)).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"), [("", 0), ("a", 1), ("a\n", 1), ("a\nb", 2), ("a\nb\n", 2), (NOISE * 3, 6000)]
+)
+def test_lines_are_counted_with_and_without_a_last_line_break(text: str, lines: int) -> None:
+    assert [log.lines for log in triage(text).logs] == [lines]
+
+
+@pytest.mark.parametrize(
+    "said", ["no CUDA error: out of memory was seen", "finished without any errors: CUDA error: out of memory"]
+)
+def test_a_sentence_that_denies_an_error_is_none(said: str) -> None:
+    verdict = triage(f"step 1\n{said}\nstep 2\n")
+    assert verdict.failure.name == "unknown"
+
+
+def test_a_message_far_behind_the_start_of_its_line_is_found() -> None:
+    error = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    for before in (70_000, 300_000, 900_000):
+        verdict = triage("first\n" + "x" * before + " " + error + "\nlast\n")
+        assert verdict.failure.name == "illegal-memory-access"
+        assert verdict.root_cause is not None
+        assert verdict.root_cause.line == 2
+
+
+def test_a_device_without_an_end_is_refused() -> None:
+    refused = vdbg_env("triage", "/dev/zero")
+    assert (refused.status, "give a log file" in refused.stderr) == (2, True)
+    assert vdbg_env("triage", "/dev/null").status == 4
 
 
 def test_an_empty_log_is_told_as_such(tmp_path: Path) -> None:

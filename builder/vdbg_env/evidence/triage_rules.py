@@ -16,8 +16,8 @@ import re2
 from ahocorasick_rs import AhoCorasick, BytesAhoCorasick, Implementation
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
-from vdbg_env.common.yaml_source import Path, YamlSource, read, validate
+from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.yaml_source import BadDocument, Complaint, Path, YamlSource, read, validate
 from vdbg_env.evidence.finding import HowKnown
 
 NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
@@ -81,6 +81,7 @@ class ClassDocument(_Strict):
     cleared_by_start: bool = False
     survivable: bool = False
     at_exit: bool = False
+    lasting: bool = False
     settle: str
 
 
@@ -180,13 +181,15 @@ class ClueDocument(_Strict):
     """A form of lines that speak of an error, or of lines that only look so: `weight` in calibration.yaml says which.
 
     The form is a pattern on the line without its level and logger, or a `level`. `class` is the failure that such a
-    line names, where it names one; only lines with one of the file's texts are looked at.
+    line names, where it names one. A line of a form in `explains` gives way to a line of this form before it. Only
+    lines with one of the file's texts are looked at.
     """
 
     id: Named
     regex: Pattern = None
     level: Literal["failing", "warning", "telling"] | None = None
     failure: Named | None = Field(default=None, alias="class")
+    explains: frozenset[Named] = frozenset()
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -351,9 +354,13 @@ class RuleBook:
     @cached_property
     def _literals(self) -> tuple[AhoCorasick, list[tuple[int, ...]]]:
         """All literals as one automaton, and for each the places in `rules` of those that ask for it."""
-        literals = sorted({literal for rule in self.rules for literal in rule.literals})
-        holders = [tuple(place for place, rule in enumerate(self.rules) if word in rule.literals) for word in literals]
-        return AhoCorasick(literals, implementation=Implementation.ContiguousNFA), holders
+        holders: dict[str, list[int]] = defaultdict(list)
+        for place, rule in enumerate(self.rules):
+            for literal in rule.literals:
+                holders[literal].append(place)
+        return AhoCorasick(list(holders), implementation=Implementation.ContiguousNFA), list(
+            map(tuple, holders.values())
+        )
 
     @cached_property
     def _any_literal(self) -> BytesAhoCorasick:
@@ -363,6 +370,10 @@ class RuleBook:
     def may_meet(self, line: bytes) -> bool:
         """Return whether a line, with its wrappings, holds a literal of any rule."""
         return bool(self._any_literal.find_matches_as_indexes(line))
+
+    def forms_of(self, text: str) -> frozenset[str]:
+        """Return the clues whose pattern a line without its level meets."""
+        return frozenset(clue.id for clue in self.clues if clue.regex is not None and clue.regex.search(text))
 
     def met_by(self, body: str, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
         """Return the rules a line meets, in their order, each with the named groups of its pattern.

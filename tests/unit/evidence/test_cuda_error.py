@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.evidence.logs.cuda_error import parse_cuda_error
+from vdbg_env.evidence.log_line import parse_cuda_error
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,19 @@ exception before one that only passes it on. Where no class is seen, the excepti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpucore.dwarf import LinesByName
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.triage.classifier import LogEvidence, Sighting
-from vdbg_env.evidence.triage.rules import NO_FAILURE, UNKNOWN, FailureClass, Remedy, RuleBook
-from vdbg_env.evidence.triage.second_stage import best_clue, named_by
+from vdbg_env.evidence.log_line import LogLine, decode, unwrap
+from vdbg_env.evidence.triage_rules import NO_FAILURE, UNKNOWN, FailureClass, Remedy, RuleBook, rate
+from vdbg_env.evidence.triage_scan import CODE, MAX_TEXT, TELLING, Candidate, LogEvidence, Sighting, is_weak
 
-_TELLING = 13  # an exception below this precision only says that something else went wrong
+if TYPE_CHECKING:
+    from gpucore.dwarf import LinesByName
+
 _TEARDOWN = 500  # lines that a run may print from the exception that ends it to the last effect of that
 _TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
 _NO_EXCEPTION = 2  # precision of a line of level ERROR
@@ -25,7 +28,7 @@ _NO_EXCEPTION = 2  # precision of a line of level ERROR
 SECOND_STAGE = "looks-like-an-error"  # the rule of a line that no rule knows
 SHOWN = 0.5  # less is a guess
 
-# Fitted on published logs, see docs/10-triage-score.md: how often such an answer was right.
+# Fitted on published logs, see docs/lab/triage-score.md: how often such an answer was right.
 _WELL = 0.96
 _WELL_BUT = 0.8
 _UNKNOWN = 0.3
@@ -122,18 +125,32 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
         return _only_warned(suspects, logs, classes)
     first = _deepest(suspects, classes) if suspects else None
     if first is None or _explained(first, suspects, thrown, logs, classes):
-        if any(s.rule.precision >= _TELLING for s in thrown) or (thrown and not _died_of(logs)):
-            return _by_exception(thrown, suspects, logs, classes)
+        if any(s.rule.precision >= TELLING for s in thrown) or (thrown and not _died_of(logs)):
+            return _by_exception(thrown, suspects, logs, book)
         return _without_suspect(logs, late, book)
     same = [s for s in suspects if s.failure == first.failure and s.rule.hardware == first.rule.hardware]
     root = max(same, key=lambda s: s.rule.precision)  # of equals, the first in order
-    failure = classes[root.failure]
-    others = _others(suspects, failure, classes)
+    return _verdict(root, same, _others(suspects, classes[root.failure], classes), seen, logs, book)
+
+
+def _verdict(
+    root: Sighting,
+    same: Sequence[Sighting],
+    others: tuple[Alternative, ...],
+    seen: Sequence[Sighting],
+    logs: Sequence[LogEvidence],
+    book: RuleBook,
+) -> Triage:
+    """Return the verdict that this line names the failure; `same` are all lines that name it, `seen` what was seen."""
+    failure = book.classes[root.failure]
     named = next((s for s in (root, *same) if s.kernel), None)
+    shown = _root_cause(root)
+    if root.rule.role in {"exception", "cascade"} and (clue := _inner_cause(root, logs, book)):
+        shown = clue.root_cause
     return Triage(
         failure=failure,
         confidence=_confidence(root, same, others, logs),
-        root_cause=_root_cause(root),
+        root_cause=shown,
         rank=next((s.rank for s in (root, *same) if s.rank is not None), None),
         title=root.rule.title,
         fix=root.fix,
@@ -141,7 +158,7 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
         kernel=named.kernel if named else None,
         kernel_text=named.kernel_text if named else None,
         alternatives=others + _asked(same, others, failure),
-        notes=_notes(root, failure, logs, suspects),
+        notes=_notes(root, same, failure, logs),
         remedies=_remedies(failure, (root, *same), logs),
         evidence=tuple(seen[:50]),
         logs=tuple(logs),
@@ -185,7 +202,7 @@ def _explained(
     classes: Mapping[str, FailureClass],
 ) -> bool:
     """Return whether an ordinary exception explains the suspect: it was raised before, or it ended the stall."""
-    telling = [s for s in thrown if s.rule.precision >= _TELLING and not s.exiting]
+    telling = [s for s in thrown if s.rule.precision >= TELLING and not s.exiting]
     if NO_FAILURE not in classes[first.failure].follows or not telling:
         return False
     if all(s.rule.role == "stall" for s in suspects):
@@ -221,28 +238,14 @@ def _by_exception(
     thrown: Sequence[Sighting],
     suspects: Sequence[Sighting],
     logs: Sequence[LogEvidence],
-    classes: Mapping[str, FailureClass],
+    book: RuleBook,
 ) -> Triage:
     """Judge a run that ended for another reason than the GPU: the first of the most precise exceptions."""
+    classes = book.classes
     most = max((not s.exiting, s.rule.precision) for s in thrown)
     best = [s for s in thrown if (not s.exiting, s.rule.precision) == most]
     root = thrown[-1] if most[1] <= _NO_EXCEPTION else _ending(best, _deaths(logs), _writers(logs))
-    failure = classes[root.failure]
-    others = _others(suspects, failure, classes)
-    return Triage(
-        failure=failure,
-        confidence=_confidence(root, [root], others, logs),
-        root_cause=_root_cause(root),
-        rank=root.rank,
-        title=root.rule.title,
-        fix=root.fix,
-        process=_process(root, logs),
-        alternatives=others + _asked([root], others, failure),
-        notes=_notes(root, failure, logs, ()),
-        remedies=_remedies(failure, (root,), logs),
-        evidence=tuple(thrown[:50]),
-        logs=tuple(logs),
-    )
+    return _verdict(root, [root], _others(suspects, classes[root.failure], classes), thrown, logs, book)
 
 
 def _in_order(logs: Sequence[LogEvidence]) -> list[Sighting]:
@@ -326,9 +329,9 @@ def _process(root: Sighting, logs: Sequence[LogEvidence]) -> str | None:
 
 
 def _notes(
-    root: Sighting, failure: FailureClass, logs: Sequence[LogEvidence], suspects: Sequence[Sighting]
+    root: Sighting, same: Sequence[Sighting], failure: FailureClass, logs: Sequence[LogEvidence]
 ) -> tuple[str, ...]:
-    notes = [s.rule.note for s in (root, *suspects) if s.rule.note and s.failure == root.failure]
+    notes = [s.rule.note for s in (root, *same) if s.rule.note]
     if root.rule.role == "messenger":
         notes.append("only a line that passes the error on was found; the log of the process that failed has more")
     if any(log.victims for log in logs):
@@ -355,21 +358,7 @@ def _without_suspect(logs: Sequence[LogEvidence], late: Sequence[Sighting], book
     cascades = [s for log in logs for s in log.cascades]
     named = _died_of(logs)
     if named and not late:
-        root = named[0]
-        return Triage(
-            failure=classes[root.failure],
-            confidence=root.rule.trust,
-            root_cause=_root_cause(root),
-            rank=root.rank,
-            title=root.rule.title,
-            fix=root.fix,
-            process=_process(root, logs),
-            alternatives=_asked(named, (), classes[root.failure]),
-            notes=_notes(root, classes[root.failure], logs, ()),
-            remedies=_remedies(classes[root.failure], (root,), logs),
-            evidence=tuple(named[:50]),
-            logs=tuple(logs),
-        )
+        return _verdict(named[0], named, (), named, logs, book)
     died = [s for s in cascades if not s.exiting]
     if late or (not died and any(log.worked or log.shut_down for log in logs)):
         return _went_well(logs, late, classes)
@@ -392,14 +381,7 @@ def _by_clue(logs: Sequence[LogEvidence], died: Sequence[Sighting], book: RuleBo
         notes.append("no rule knows this line: it is the one that looks most like an error")
     root = _root_cause(died[0]) if died else None
     if clue:
-        root = RootCause(
-            file=clue.file,
-            line=clue.line,
-            text=clue.text,
-            rule=SECOND_STAGE,
-            origin="no program in particular",
-            how_known=HowKnown.LOG.value,
-        )
+        root = clue.root_cause
     failure = book.classes[name]
     return Triage(
         failure=failure,
@@ -438,4 +420,122 @@ def _went_well(logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: M
         ),
         notes=tuple(notes),
         logs=tuple(logs),
+    )
+
+
+# The second stage, for logs in which no rule knows a line: which one most likely says what went wrong. Every line
+# with a word of an error is weighed by its form (runbooks/triage/clues.yaml), its level and its place in the log. The
+# weights are fitted on published logs by scripts/score_triage.py.
+
+# Where a line is in its log, as forms too.
+AT_END, NEAR_END, FIRST, SAID_BEFORE, NEAR_DEATH, AFTER_DEATH = PLACES = (
+    "at-the-end", "near-the-end", "first-of-its-form", "said-before", "near-a-death", "after-a-death",
+)  # fmt: skip
+_LEVELS = {"failing": {"ERROR", "CRITICAL", "FATAL"}, "warning": {"WARNING"}, "telling": {"INFO", "DEBUG"}}
+_END, _NEAR = 3, 25  # lines from the end of the log
+_BEFORE_DEATH, _PAST_DEATH = 60, 15  # lines around the first line that reports a death
+THRESHOLD = "nothing-failed"  # what the best line is weighed against
+_GUESS = 0.3
+_OWN_WORDS = re.compile(r"[^A-Za-z]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clue:
+    """A line of no known form that speaks of an error; `forms` are the clues it meets, with those of its place.
+
+    `weight` is their sum.
+    """
+
+    file: str
+    line: int
+    text: str
+    said: LogLine
+    forms: frozenset[str]
+    weight: float = 0.0
+
+    @property
+    def root_cause(self) -> RootCause:
+        """The line as the one that names the failure."""
+        return RootCause(
+            file=self.file,
+            line=self.line,
+            text=self.text,
+            rule=SECOND_STAGE,
+            origin="no program in particular",
+            how_known=HowKnown.LOG.value,
+        )
+
+
+def best_clue(logs: Sequence[LogEvidence], book: RuleBook) -> Clue | None:
+    """Return the line that most likely says what went wrong, None where no line speaks of an error."""
+    clues = [clue for log in logs for clue in clues_of(log, log.clues, book)]
+    if not clues:
+        return None
+    best = max(clues, key=lambda clue: clue.weight)  # of equals, the first
+    return _first_cause(best, clues, book) or best
+
+
+def _first_cause(effect: Clue, clues: Sequence[Clue], book: RuleBook) -> Clue | None:
+    """Return the line before that speaks of what this one passes on, as make passes on a compiler's error."""
+    causes = {form.id for form in book.clues if form.explains & effect.forms} - effect.forms
+    before = [c for c in clues if c.file == effect.file and c.line < effect.line and causes & c.forms]
+    if not before:
+        return None
+    cause = max(before, key=lambda clue: clue.weight)
+    return _first_cause(cause, before, book) or cause
+
+
+def _inner_cause(root: Sighting, logs: Sequence[LogEvidence], book: RuleBook) -> Clue | None:
+    """Return the line that says why the one that a rule knows was written, where that one only passes it on."""
+    log = next(log for log in logs if log.file == root.file)
+    own = Clue(file=root.file, line=root.line, text=root.text, said=unwrap(root.text), forms=book.forms_of(root.text))
+    return _first_cause(own, list(clues_of(log, log.clues, book)), book)
+
+
+def clues_of(log: LogEvidence, lines: Iterable[Candidate], book: RuleBook) -> Iterator[Clue]:
+    """Yield what the lines of one log speak of, each with its forms."""
+    weights = book.calibration.weights
+    death = next((s.line for s in log.cascades), None)
+    said: set[str] = set()
+    forms_said: set[frozenset[str]] = set()
+    for one in lines:
+        line = unwrap(decode(one.data))
+        forms = set(book.forms_of(line.text[:MAX_TEXT]))
+        forms |= {clue.id for clue in book.clues if clue.level and line.level in _LEVELS[clue.level]}
+        if not forms or CODE.match(line.text):
+            continue
+        own = frozenset(forms)
+        words = _OWN_WORDS.sub(" ", line.text[:200])
+        if log.lines - one.number <= _END:
+            forms.add(AT_END)
+        if log.lines - one.number <= _NEAR:
+            forms.add(NEAR_END)
+        if own not in forms_said:
+            forms.add(FIRST)
+        if words in said:
+            forms.add(SAID_BEFORE)
+        if death is not None and -_BEFORE_DEATH <= one.number - death <= _PAST_DEATH:
+            forms.add(NEAR_DEATH)
+        if death is not None and one.number > death + _PAST_DEATH:
+            forms.add(AFTER_DEATH)
+        said.add(words)
+        forms_said.add(own)
+        weight = sum(weights.get(form, 0.0) for form in forms)
+        text = line.text[:MAX_TEXT]
+        yield Clue(file=log.file, line=one.number, text=text, said=line, forms=frozenset(forms), weight=weight)
+
+
+def named_by(clue: Clue, book: RuleBook) -> tuple[str, float, str]:
+    """Return the class that a line names, how often such an answer is right, and the form that decided it.
+
+    UNKNOWN where the line weighs less than that nothing failed, or is only a warning.
+    """
+    form = next((one for one in book.clues if one.failure and one.id in clue.forms), None)
+    if is_weak(clue.said) or clue.weight < book.calibration.weights.get(THRESHOLD, 0.0):
+        return UNKNOWN, _GUESS, "weak"
+    name = form.id if form else "own-error"
+    return (
+        form.failure or NO_FAILURE if form else NO_FAILURE,
+        rate(book.calibration.second_stage.get(name, (0, 0))),
+        name,
     )

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.evidence.logs.incident import Load, native_stack, read_load, seconds_between, traceback_of
-from vdbg_env.evidence.logs.log_line import unwrap
-from vdbg_env.evidence.logs.python_traceback import read_tracebacks
+from vdbg_env.evidence.log_line import unwrap
+from vdbg_env.evidence.process_death import Load, native_stack, read_load, seconds_between, traceback_of
+from vdbg_env.evidence.python_text import read_tracebacks
 
-LOGS = Path(__file__).parents[3] / "data" / "logs" / "real-vllm"
+LOGS = Path(__file__).parents[2] / "data" / "logs" / "real-vllm"
 
 
 def test_what_was_served_and_scheduled_is_read_without_prompts() -> None:

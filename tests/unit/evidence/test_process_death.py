@@ -3,9 +3,9 @@
 import pytest
 
 from vdbg_env.evidence.finding import Death
-from vdbg_env.evidence.logs.log_line import unwrap
-from vdbg_env.evidence.logs.process_death import ProcessDeath, process_death, read_deaths, role_of
-from vdbg_env.evidence.logs.python_traceback import firsthand, raised_finding, read_tracebacks
+from vdbg_env.evidence.log_line import unwrap
+from vdbg_env.evidence.process_death import ProcessDeath, process_death, read_deaths, role_of
+from vdbg_env.evidence.python_text import firsthand, raised_finding, read_tracebacks
 
 WORKER = Death(pid=23739, name="VLLM::Worker_TP1", signal=6, at_s=55.7)
 ENGINE = Death(pid=23162, name="VLLM::EngineCore", signal=9, at_s=56.1)

@@ -1,7 +1,7 @@
-"""Read Python tracebacks out of a log in which several processes may write at once.
+"""Read what Python writes of its own end: tracebacks, and the stacks of its fault handler.
 
-Lines of one process belong together by the label vLLM puts before them; chained exceptions ("direct cause", "During
-handling") are separate tracebacks. PEP 657's caret lines are passed over.
+Several processes may write at once. Lines of one process belong together by the label vLLM puts before them. Chained
+exceptions ("direct cause", "During handling") are separate tracebacks. PEP 657's caret lines are passed over.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.logs.cuda_error import CudaError, parse_cuda_error
-from vdbg_env.evidence.logs.log_line import LogLine
+from vdbg_env.evidence.log_line import CudaError, LogLine, parse_cuda_error
 
 _HEAD = re.compile(r"\s*(?:\+ |\| )*Traceback \(most recent call last\):")
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
@@ -125,3 +124,53 @@ def raised_finding(raised: Traceback) -> Finding:
 def firsthand(tracebacks: Iterable[Traceback]) -> list[Traceback]:
     """Return the tracebacks that do not only say that another process had one."""
     return [t for t in tracebacks if not _PASSED_ON.search(f"{t.error}: {t.message}")]
+
+
+# Python's fault handler lists every thread when a signal ends its process, the newest first. `Current thread` got the
+# signal; the first one listed is mostly a bystander (CPython, Python/traceback.c, `_Py_DumpTracebackThreads`). It
+# writes past any logger, so lines of other processes may be in between.
+
+
+_FATAL_HEAD = re.compile(r"Fatal Python error: (?P<error>.+)")
+_CURRENT = re.compile(r"Current thread .*\(most recent call first\):|Stack \(most recent call first\):")
+_OTHER = re.compile(
+    r"Thread 0x[0-9a-f]+ .*\(most recent call first\):|Extension modules: |Current thread's C stack trace"
+)
+_FATAL_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
+# Where a call into native code is passed on, not made.
+_PASSING_ON = re.compile(r"/(?:torch|triton|numpy|ctypes|cffi|contextlib\.py|threading\.py|multiprocessing)(?:/|$)|^<")
+_LONGEST_FATAL = 100  # frames; the handler itself stops there
+
+
+@dataclass(frozen=True, kw_only=True)
+class FatalError:
+    """A process that a signal ended, and its thread's frames, the innermost first; `line` is that of the error."""
+
+    error: str
+    frames: tuple[SourceFrame, ...]
+    line: int
+
+    @property
+    def own_frame(self) -> SourceFrame | None:
+        """The innermost frame outside of torch, triton and ctypes, or the innermost of all."""
+        own = (frame for frame in self.frames if not _PASSING_ON.search(frame.file))
+        return next(own, self.frames[0] if self.frames else None)
+
+
+def read_fatal_errors(lines: Iterable[LogLine]) -> Iterator[FatalError]:
+    """Yield each error of the fault handler with the frames of its thread; none where that thread ran no Python."""
+    error, at, inside = "", 0, False
+    frames: list[SourceFrame] = []
+    for number, line in enumerate(lines, 1):
+        if head := _FATAL_HEAD.search(line.text):
+            if error:
+                yield FatalError(error=error, frames=tuple(frames), line=at)
+            error, at, inside, frames = head["error"].strip(), number, False, []
+        elif _CURRENT.search(line.text):
+            inside = bool(error)
+        elif _OTHER.search(line.text):
+            inside = False
+        elif inside and len(frames) < _LONGEST_FATAL and (frame := _FATAL_FRAME.match(line.text)):
+            frames.append(SourceFrame(function=frame["function"], file=frame["file"], line=int(frame["line"])))
+    if error:
+        yield FatalError(error=error, frames=tuple(frames), line=at)

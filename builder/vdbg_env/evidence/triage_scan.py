@@ -1,16 +1,192 @@
-"""Read one log as it streams and keep what its lines show, in memory that does not grow with the log."""
+"""Read one log as it streams: find the few lines that are worth a look, and keep what they show.
+
+All literals of all rules are one Aho-Corasick automaton: its speed depends neither on their number nor on the text, and
+it takes a few megabytes. It runs over blocks from which the line breaks have been taken out, because a log may be
+wrapped hard at the width of a terminal, in the middle of a literal; such a line is joined again before it is read.
+
+Where a block ends is decided by the log alone, never by its chunks, so the answer cannot depend on them.
+Signs that a run makes progress are frequent, so they are looked for only while the answer depends on them.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import accumulate
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.logs.log_line import LogLine, decode, unwrap
-from vdbg_env.evidence.triage.rules import Rule, RuleBook
-from vdbg_env.evidence.triage.scanner import Candidate, LineScanner
+from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, unwrap
+from vdbg_env.evidence.triage_rules import Rule, RuleBook
+
+BLOCK = 128 << 10  # a block ends with the first line that ends after so many bytes
+MAX_BLOCK = 1 << 20  # or here, where no line does
+AHEAD = 4 << 10  # bytes of the next block that may hold the rest of a wrapped line
+STEADY = (
+    4 << 20
+)  # bytes searched for the same literals, from which on a faster automaton earns its making (20 ms, 7 MB)
+MAX_JOINED = 12
+MAX_TURNS = 4  # times in a block that the signs of health are left out again
+_LINES_AROUND = 48  # lines before one that show whether its log is wrapped
+
+_NOTHING = b"\x00no literal at all\x00"
+_STARTS_A_LINE = re.compile(
+    rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
+    rb"=====|Traceback|File \"|"
+    rb"[A-Za-z_.]+(?:Error|Exception|Warning)\b|Failed: |\[|[A-Z][a-z]{2} [ \d]\d \d\d:)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A line that holds a literal: the 1-based number of its first physical line, and its bytes without breaks."""
+
+    number: int
+    data: bytes
+
+
+class LineScanner:
+    """Takes the bytes of one log in chunks of any size and yields candidate lines, in order.
+
+    `frequent` are literals of lines that a healthy log is full of; they are looked for only while `alert` is set. The
+    consumer may change `alert`, and call `watch`, between two candidates.
+    """
+
+    def __init__(self, literals: Iterable[str], frequent: Iterable[str] = ()) -> None:
+        self.alert = True
+        self._frequent = frozenset(frequent)
+        self._buffer = bytearray()
+        self._context: list[bytes] = []  # the last lines before the buffer
+        self._line = 1  # number of the first line in the buffer
+        self._tail = False  # the last block ended within a line
+        self.watch(literals)
+
+    @property
+    def lines(self) -> int:
+        """How many lines were scanned; the last one counts without a line break too."""
+        return self._line - (not self._tail)
+
+    def watch(self, literals: Iterable[str]) -> None:
+        """Change what is looked for, from one of the next lines on."""
+        self._literals = frozenset(literals)
+        self._automata: dict[bool, BytesAhoCorasick] = {}
+        self._steady = 0
+
+    def feed(self, chunk: bytes) -> Iterator[Candidate]:
+        """Take the next bytes and yield the candidates among the blocks that are complete."""
+        self._buffer += chunk
+        while (end := self._block_end()) is not None:
+            yield from self._scan(end)
+
+    def finish(self) -> Iterator[Candidate]:
+        """Scan what is left."""
+        while self._buffer:
+            end = self._buffer.find(b"\n", BLOCK, MAX_BLOCK) + 1 or MAX_BLOCK
+            yield from self._scan(min(end, len(self._buffer)))
+
+    def _block_end(self) -> int | None:
+        """Return where the first block ends, None while more bytes are needed."""
+        if len(self._buffer) < BLOCK + AHEAD:
+            return None
+        end = self._buffer.find(b"\n", BLOCK, MAX_BLOCK) + 1 or MAX_BLOCK
+        return end if end + AHEAD <= len(self._buffer) else None
+
+    def _scan(self, end: int) -> Iterator[Candidate]:
+        self._steady += end
+        if self._steady >= STEADY > self._steady - end:
+            self._automata = {}
+        ended = self._buffer.count(b"\n", 0, end)
+        whole = self._buffer.endswith(b"\n", 0, end)
+        text = bytes(self._buffer[: end + AHEAD])
+        del self._buffer[:end]
+        if b"\r\n" in text:
+            text = text.replace(b"\r\n", b"\n")
+        own = len(self._context) + ended + (not whole)  # lines before this one are of this block
+        lines = [*self._context, *text.split(b"\n")]
+        yield from self._candidates(lines, len(self._context), own)
+        self._line, self._tail = self._line + ended, not whole
+        self._context = [line[:AHEAD] for line in lines[:own][-_LINES_AROUND:]]
+
+    def _candidates(self, lines: list[bytes], first: int, limit: int) -> Iterator[Candidate]:
+        joined = b"".join(lines)
+        widths = list(map(len, lines))
+        starts = list(accumulate(widths, initial=0))
+        number = self._line - first
+        at, full, turns = first, self.alert, 0
+        found = self._matches(joined, starts[first], full)
+        while (match := next(found, None)) is not None:
+            begin, end = bisect_right(starts, match[0]) - 1, bisect_right(starts, match[1] - 1) - 1
+            if begin < at:
+                continue
+            if begin >= limit:
+                break
+            begin, end = _unfold(lines, widths, begin, end)
+            data = b"".join(lines[begin : end + 1])
+            if (behind := match[0] - starts[begin]) > MAX_LINE - AHEAD:
+                data = data[:AHEAD] + data[behind - AHEAD // 2 :]
+            at = end + 1
+            if self.alert or not full or self._automaton(False).find_matches_as_indexes(data):
+                yield Candidate(number=number + begin, data=data)
+            if full is not self.alert and (self.alert or turns < MAX_TURNS):
+                full, turns = self.alert, turns + 1
+                found = self._matches(joined, starts[at], full)
+
+    def _matches(self, joined: bytes, offset: int, full: bool) -> Iterator[tuple[int, int]]:
+        text = memoryview(joined)[offset:]
+        for _, begin, end in self._automaton(full).find_matches_as_indexes(text):
+            yield begin + offset, end + offset
+
+    def _automaton(self, full: bool) -> BytesAhoCorasick:
+        if full not in self._automata:
+            literals = self._literals | self._frequent if full else self._literals
+            fast = self._steady >= STEADY
+            self._automata[full] = _made(literals, Implementation.DFA) if fast else _automaton(literals)
+        return self._automata[full]
+
+
+@lru_cache(16)  # what is looked for changes back and forth between a few sets
+def _automaton(literals: frozenset[str]) -> BytesAhoCorasick:
+    return _made(literals, Implementation.ContiguousNFA)
+
+
+def _made(literals: frozenset[str], kind: Implementation) -> BytesAhoCorasick:
+    words = sorted(literal.encode() for literal in literals) or [_NOTHING]
+    return BytesAhoCorasick(words, implementation=kind)
+
+
+def _unfold(lines: list[bytes], widths: list[int], begin: int, end: int) -> tuple[int, int]:
+    """Widen a range of lines to the whole of a line that was wrapped at a fixed width."""
+    width = _wrap_width(widths, end)
+    if width is None:
+        return begin, end
+    for _ in range(MAX_JOINED):
+        if begin == 0 or len(lines[begin - 1]) != width or _STARTS_A_LINE.match(lines[begin]):
+            break
+        begin -= 1
+    for _ in range(MAX_JOINED):
+        if end + 1 >= len(lines) or len(lines[end]) != width or _STARTS_A_LINE.match(lines[end + 1]):
+            break
+        end += 1
+    return begin, end
+
+
+def _wrap_width(widths: list[int], end: int) -> int | None:
+    """The width a log is wrapped at, seen from the lines around; None when no line is cut."""
+    around = widths[max(0, end - _LINES_AROUND) : end + 1]
+    widest = max(around)
+    if not 60 <= widest <= 320:
+        return None
+    at_widest = around.count(widest)
+    return widest if at_widest >= 2 and at_widest * 8 >= len(around) else None
+
+
+# What the lines found show, kept in memory that does not grow with the log.
+
 
 MAX_TEXT = 600
 MAX_PER_RULE = 64
@@ -19,6 +195,7 @@ FIRST_CLUES, LAST_CLUES = 64, 192
 DETAIL_LINES = 15
 MIXED = 8  # ranks of one machine, whose lines may be mixed
 IGNORED_LINES = 80  # of a traceback that Python prints of an error in a finalizer
+TELLING = 13  # an exception of a lower precision only says that something else went wrong
 OTHERS = range(3, 6)  # precision of an exception that says that another process, or the user, ended something
 QUOTING = range(6, 10)  # precision of an exception that quotes what another process raised
 
@@ -27,6 +204,7 @@ _VALIDATION = re.compile(r"\d+ validation errors? for \w+$")  # pydantic names t
 _WARNING = re.compile(r"^(?:\S+:\d+: |W\d{4} )?(?:[\w.]*Warning|WARNING|Warning|warning): |^\S+\.py:\d+: \w*Warning: ")
 _RECOVERED = re.compile(
     r"\b(?:[Rr]etrying\b|[Rr]etry (?:in|after|attempt) |[Ww]ill (?:retry|try again|fall back)|[Ff]all(?:ing|s)? back\b|"
+    r"\b(?:[Nn]o|[Ww]ithout(?: any)?) (?:[\w-]+ ){0,2}?(?:errors?|failures?|exceptions?|faults?)\b|"
     r"[Ii]gnor(?:ing|ed)\b|[Ss]kipp(?:ing|ed)\b|[Nn]on-fatal|[Cc]ontinuing (?:with|without|anyway))"
 )
 # A line of source code, as tracebacks and notebooks quote it, is not the message that it makes.
@@ -34,6 +212,7 @@ CODE = re.compile(r"^\s*(?:-+> ?)?(?:\[?\d+\]?(?:\(\S+\))? +)?(?:raise \w|except
 
 _EVIDENCE = {"root", "messenger", "stall", "exception"}
 _COUNTED = {*_EVIDENCE, "cascade", "victim"}
+
 _HEALTH = {"progress", "well"}
 
 
@@ -170,8 +349,9 @@ class LogClassifier:
             ]
             if met and CODE.match(line.text):
                 return
-        if not met:
+        if all(rule.precision < TELLING and rule.role == "exception" for rule, _ in met):
             self._keep_clue(candidate)
+        if not met:
             return
         dismissals = [rule for rule, _ in met if rule.role == "dismiss"]
         if dismissals:
@@ -188,7 +368,7 @@ class LogClassifier:
 
     def _look_for_health(self) -> None:
         self._scanner.alert = not self._well or (not self._dead and (self._passing or bool(self._stalls)))
-        settled = any(not s.weak for s in self._kept)
+        settled = any(not s.weak and s.rule.precision >= TELLING for s in self._kept)
         if settled is not self._settled:
             self._settled = settled
             self._scanner.watch(self._wanted())
@@ -217,7 +397,7 @@ class LogClassifier:
             kernel=kernel,
             kernel_text=line.text[:MAX_TEXT] if kernel else None,
             fix=rule.fix.format_map(_Named(groups)) if rule.fix else None,
-            weak=not rule.any_level and is_weak(line),
+            weak=not rule.any_level and not self._lasts(rule) and is_weak(line),
             exiting=self._exiting,
         )
         match rule.role:
@@ -253,6 +433,9 @@ class LogClassifier:
                 self._settings[groups["names"]] = None
             case "setting" | "dismiss" | "stall":
                 pass
+
+    def _lasts(self, rule: Rule) -> bool:
+        return rule.failure is not None and self.book.classes[rule.failure].lasting
 
     def _keep(self, sighting: Sighting) -> None:
         """Keep a root; one that only says that the next line was raised gives way to that line."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.unit.evidence.test_ranks import rank
 from vdbg_env.evidence.finding import RootCause
-from vdbg_env.evidence.logs.torchrun import root_cause
+from vdbg_env.evidence.process_death import root_cause
 from vdbg_env.evidence.ranks import VICTIM, blame, is_victim, torchrun_findings
 
 KILLED = """\

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.evidence.logs.log_line import LogLine, plain, unwrap
+from vdbg_env.evidence.log_line import LogLine, plain, unwrap
 
 IMA = "CUDA error: an illegal memory access was encountered"
 

@@ -1,1 +1,0 @@
-"""Text of programs: log lines, CUDA errors, tracebacks, stacks."""
