@@ -102,6 +102,7 @@ class WarpSpec:
     uniform_predicates: Sequence[int] = (0,) * 7
     outside: int | None = None  # the PC, where it lies in code that is not in the file: a system call
     calls: Sequence[int] = ()  # return offsets into the kernel, nearest first
+    shared_size: int = 1024  # bytes of its block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +335,7 @@ class _Builder:
     def _warp(self, device: DeviceSpec, block: BlockSpec, number: int, warp: WarpSpec) -> dict[str, int]:
         row = {
             "id": number, "vmask": warp.valid, "amask": warp.active, "broken": int(warp.broken), "regs": 32,
-            "smem": 1024, "cact": warp.active, "scope": warp.barrier_scope,
+            "smem": warp.shared_size, "cact": warp.active, "scope": warp.barrier_scope,
             "info": self.elf.text(warp.barrier_words) if warp.barrier_words else 0,
         }  # fmt: skip
         if warp.error_offset is not None:

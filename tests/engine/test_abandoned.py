@@ -9,7 +9,7 @@ import pytest
 from docker.errors import NotFound
 
 from tests.support.build_orders import BASE
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.engine.client import Engine, connect
 from vdbg_env.engine.containers import NewContainer, created, remove_abandoned, tool_container
 from vdbg_env.image.settings import Gpu, RunSettings, StepContainer
@@ -73,7 +73,7 @@ def test_a_container_of_an_image_that_was_committed_from_one_of_ours_is_not_ours
 def test_nor_is_one_of_an_image_that_was_committed_from_a_step(docker_engine: Engine) -> None:
     client, mark = docker_engine.client, f"{uuid.uuid4()}"
     settings = RunSettings(image=BASE, command=("true",), gpu=Gpu(by="none"), dumps=None, ulimits=())
-    steps = StepContainers(connect, StepContainer(settings=settings), runbooks=data_dir("runbooks"), tell=print)
+    steps = StepContainers(connect, StepContainer(settings=settings), runbooks=SHIPPED_DATA / "runbooks", tell=print)
     step = NewContainer(settings=settings, purpose="step", labels={ATTEMPT: mark})
     with created(docker_engine, step) as ours, closing(steps):
         kept = client.create_container(committed := client.commit(ours)["Id"], "true")["Id"]

@@ -15,13 +15,13 @@ from tests.engine.step_images import python_image
 from tests.support import small_run
 from tests.support.killing import EVENTS, STARTS, STEPS, Killing, KillingRunner, ledger, left_running, outcome, run
 from vdbg_env.common.errors import VdbgError
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.engine.client import Engine
 from vdbg_env.engine.containers import PURPOSE
 from vdbg_env.image.settings import PACKAGES, Gpu, Mount, RunSettings, StepContainer
 from vdbg_env.record.event_log import read_events
 from vdbg_env.run.container import ContainerSteps, StepContainers, look
-from vdbg_env.run.execute import RunContext, RunEnd
+from vdbg_env.run.execute import Execution
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.placement import StartedStep
 from vdbg_env.runbook.state import Invocation, Verdict
@@ -71,7 +71,7 @@ def steps_in(dockerd: OwnEngine, folder: Path, *, nap: str = "0.05") -> Callable
     )
 
     def made(path: Path) -> ContainerSteps:
-        steps = StepContainers(dockerd.connect, container, runbooks=data_dir("runbooks"), tell=lambda _: None)
+        steps = StepContainers(dockerd.connect, container, runbooks=SHIPPED_DATA / "runbooks", tell=lambda _: None)
         MADE.append(steps)
         seen = look(steps, ())
         settings = StepSettings(
@@ -101,10 +101,10 @@ class KillingDockerd(Killing):
             self.dockerd.kill()
 
 
-def run_and_close(path: Path, context: RunContext) -> RunEnd:
+def run_and_close(path: Path, execution: Execution) -> Execution:
     """Run as a process of the command line does, which closes its place at the end whatever happens."""
     try:
-        return run(path, context)
+        return run(path, execution)
     finally:
         while MADE:
             MADE.pop().close()
@@ -112,10 +112,10 @@ def run_and_close(path: Path, context: RunContext) -> RunEnd:
 
 def check_resumed(path: Path, made: Callable[[Path], ContainerSteps]) -> None:
     """Resume a run, and expect the end it would have had."""
-    end = run_and_close(path, small_run.context(path, runner=made(path)))
+    end = run_and_close(path, small_run.execution(path, runner=made(path)))
     assert [step for step, _ in outcome(end)] == STEPS
     assert [word for _, word in outcome(end)] == ["pass", "reproduced", "yes", "reproduced", "reproduced"]
-    assert end.finish.verdict is Verdict.REPRODUCED
+    assert end.finish and end.finish.verdict is Verdict.REPRODUCED
     assert left_running(path) == []
     events = list(read_events(path / "events.jsonl"))
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
@@ -130,7 +130,7 @@ def test_a_dockerd_killed_at_every_place_changes_no_end(tmp_path: Path, dockerd:
     killing = KillingDockerd(dockerd, place)
     runner = KillingRunner(made(path), killing)
     with suppress(VdbgError):  # what the command line ends with, and a person resumes
-        run_and_close(path, small_run.context(path, runner=runner, listener=killing.event))
+        run_and_close(path, small_run.execution(path, runner=runner, listener=killing.event))
     assert killing.places >= place
     dockerd.start()
     check_resumed(path, made)
@@ -169,7 +169,7 @@ def test_a_dockerd_killed_during_a_step_changes_no_end(
     made = steps_in(dockerd, tmp_path, nap="2")
     runner = KillsDuringAStep(made(path), dockerd, after_s, back)
     with suppress(VdbgError):
-        run_and_close(path, small_run.context(path, runner=runner))
+        run_and_close(path, small_run.execution(path, runner=runner))
     assert runner.started >= 2
     dockerd.start()
     check_resumed(path, made)

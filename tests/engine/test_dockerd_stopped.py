@@ -1,6 +1,6 @@
 """dockerd stops responding under a run: told to stop, the run ends all the same, and resumed it ends as it would have.
 
-How long it takes to end is in docs/benchmarks.
+How long it takes to end is in docs/lab/benchmarks.
 """
 
 import json

@@ -12,9 +12,9 @@ import pytest
 from tests.engine.step_images import user_image
 from tests.support.build_orders import BASE
 from tests.support.command_line import vdbg_env
-from vdbg_env.build.swap import DockerSwaps
-from vdbg_env.build.trees import own_package
 from vdbg_env.engine.client import Engine, connect
+from vdbg_env.engine.trees import own_package
+from vdbg_env_lines.swap import DockerSwaps
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.step_images import python_image, step_containers
 from tests.support.killing import PLACES, check_killed_and_resumed
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.engine.client import Engine, connect
 from vdbg_env.image.settings import PACKAGES, Gpu, Mount, RunSettings, StepContainer
 from vdbg_env.run.container import ContainerSteps, StepContainers, look
@@ -28,7 +28,7 @@ def test_an_engine_killed_at_every_place_is_resumed_to_the_same_end(
     )
 
     def made(path: Path) -> StepRunner:
-        containers = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=lambda _: None)
+        containers = StepContainers(connect, container, runbooks=SHIPPED_DATA / "runbooks", tell=lambda _: None)
         seen = look(containers, ())
         settings = StepSettings(
             env={"LEDGER": f"{folder}/ledger"},

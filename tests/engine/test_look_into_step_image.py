@@ -10,7 +10,7 @@ import pytest
 from tests.engine.step_images import python_image
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import Programs
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash.files import SourceFiles
 from vdbg_env.engine.client import Engine, connect
 from vdbg_env.engine.targets import Targets
@@ -35,7 +35,7 @@ def place(docker_engine: Engine, tmp_path: Path) -> Iterator[Place]:
         settings=RunSettings(image=python_image(docker_engine), gpu=Gpu(by="none"), dumps=None, ulimits=()),
         mounts=(Mount(source=str(mounted), target="/code", read_only=True),),
     )
-    containers = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=lambda _: None)
+    containers = StepContainers(connect, container, runbooks=SHIPPED_DATA / "runbooks", tell=lambda _: None)
     image = look(containers, ("python3", "cuda-gdb"))
     yield Place(
         containers, image, ContainerPrograms(containers, image, asked=("python3", "cuda-gdb"), machine=Programs())

@@ -14,11 +14,11 @@ from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.engine.step_images import user_image
 from tests.support.command_line import vdbg_env
-from vdbg_env.build.swap import DockerSwaps
 from vdbg_env.common.errors import BadInput
 from vdbg_env.engine.client import Engine, connect
-from vdbg_env.engine.context_tar import upload
+from vdbg_env.engine.trees import upload
 from vdbg_env.image.context import BuildContext, FileBytes
+from vdbg_env_lines.swap import DockerSwaps
 
 pytestmark = pytest.mark.engine
 

@@ -1,14 +1,18 @@
-"""Build an image from a plan, prove its line info, and only then give it a name."""
+"""From what was asked for to an image: plan it, build it, prove its line info, and only then give it a name."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
+from gpucore.arch import as_arch
 from gpucore.lineinfo import FileReport, LineinfoReport
 from vdbg_env.build.builder import (
     BuilderDescription,
@@ -20,13 +24,336 @@ from vdbg_env.build.builder import (
     ImageBuilder,
     StepStarted,
 )
-from vdbg_env.build.prove import prove_image, require_proven
-from vdbg_env.common.errors import EngineFailed
-from vdbg_env.crash.verify_text import coverage_text, verify_json
-from vdbg_env.image.context import ROOT
-from vdbg_env.image.dockerfile import build_context, step_titles
-from vdbg_env.image.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, BuildPlan
-from vdbg_env.image.profile import Dialect
+from vdbg_env.build.prove import coverage_text, prove_image, require_proven, verify_json
+from vdbg_env.common import yaml_source
+from vdbg_env.common.console import one_line
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.flags import Flag, flag
+from vdbg_env.common.programs import ProgramRunner, Programs, read_gpus
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.engine import trees
+from vdbg_env.image.context import ROOT, FileBytes
+from vdbg_env.image.knowledge import ImageLibrary, read_knowledge
+from vdbg_env.image.plan import (
+    LABEL_BUILT,
+    LABEL_DIGEST,
+    LABEL_PROOF,
+    MOST_JOBS,
+    BuildPlan,
+    Machine,
+    build_context,
+    step_titles,
+)
+from vdbg_env.image.planner import plan
+from vdbg_env.image.profile import (
+    BuildRequest,
+    DebugInfo,
+    DependencyTree,
+    Dialect,
+    HostGpu,
+    LocalTree,
+    Network,
+    PipIndex,
+    Platform,
+    ProfileFile,
+    Secret,
+    Site,
+    Source,
+    parse_source,
+)
+from vdbg_env.supervisor.proc import available_memory
+
+DEFAULT_PROFILE = "vllm-cu130"
+_NETWORK = "Network, indexes and secrets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatToBuild:
+    """The flags of `build`, `bundle` and `render` that say what to build."""
+
+    profile: str = flag(
+        help="A profile's name, or its YAML file.", default=DEFAULT_PROFILE, show_default=True,
+        shell_complete=lambda _context, _parameter, begun: complete_profile(begun),
+    )  # fmt: skip
+    debug: DebugInfo = flag(
+        "--lineinfo", help="Line tables (the default).", default="lineinfo", flag_value="lineinfo",
+        also=Flag(
+            names=("--device-debug",),
+            help="Compile with -G: variables can be read, but nothing is optimised; the last resort.",
+            settings={"flag_value": "device-debug"},
+        ),
+    )  # fmt: skip
+    source: str | None = flag(metavar="S", help="vllm==X, git+https://...@REF, or a folder (./x).")
+    archs: tuple[str, ...] = flag(
+        "--arch", default=(), metavar="X.Y",
+        help="Compute capability of the GPUs, as in 9.0 or sm_90; repeatable. The GPU here, else the profile's.",
+    )  # fmt: skip
+    target: str | None = flag(
+        metavar="EXT", help="Build this one extension of vLLM only, as in _moe_C_stable_libtorch."
+    )
+    deps: tuple[str, ...] = flag(
+        "--dep", default=(), metavar="NAME=DIR",
+        help="A local tree for a project that the build fetches, as in cutlass=./cutlass; repeatable.",
+    )  # fmt: skip
+    base: str | None = flag(metavar="IMAGE", help="Another base image than the profile's, best by digest.")
+    platform: Platform | None = flag(help="Build for this platform.")
+    jobs: int | None = flag(between=(1, MOST_JOBS), metavar="N", help="Compilers at once; else by cores and memory.")
+    network: Network = flag(default="default", section=_NETWORK, help="The network that build steps have.")
+    offline_compile: bool = flag(default=False, section=_NETWORK, help="Fetch first, then compile without network.")
+    object_cache: str | None = flag(metavar="NAME", help="Keep compiled objects for the next build of this name.")
+    guard: bool | None = flag("--guard/--no-guard", help="Guard what the image runs (the default).")
+    secrets: tuple[str, ...] = flag(
+        "--secret", default=(), metavar="ID=FILE", section=_NETWORK,
+        help="A secret file that build steps can read, kept in no layer; repeatable.",
+    )  # fmt: skip
+    ca_bundle: Path | None = flag(section=_NETWORK, help="Certificates that build steps trust (PEM).")
+    keep_ca: bool = flag(default=False, section=_NETWORK, help="Leave the certificates of --ca-bundle in the image.")
+    pip_index_url: str | None = flag(metavar="URL", section=_NETWORK, help="The package index of build steps.")
+    pip_extra_index_url: tuple[str, ...] = flag(
+        default=(), metavar="URL", section=_NETWORK, help="One more package index; repeatable."
+    )
+    apt_mirror: str | None = flag(metavar="URL", section=_NETWORK, help="The mirror that apt fetches from.")
+
+
+def read_request(flags: WhatToBuild, *, dialect: Dialect = "classic") -> tuple[BuildRequest, ImageLibrary]:
+    """Turn the flags into a request, with the library of its profile; raises BadInput for what cannot be meant."""
+    profile, library = open_profile(flags.profile, user_profiles())
+    site, notes = read_site(flags, os.environ)
+    deps, secrets = _pairs(flags.deps, "--dep"), _pairs(flags.secrets, "--secret")
+    request = BuildRequest(
+        profile=profile,
+        debug=flags.debug,
+        source=None if flags.source is None else _source(flags.source),
+        arch=architectures(flags.archs),
+        target=flags.target,
+        deps=tuple(DependencyTree(name=n, path=trees.existing(p, f"--dep {n}")) for n, p in deps),
+        base=flags.base,
+        platform=flags.platform,
+        jobs=flags.jobs,
+        network=flags.network,
+        offline_compile=flags.offline_compile,
+        object_cache=flags.object_cache,
+        guard=trees.own_package() if flags.guard is not False else None,
+        site=site,
+        secrets=tuple(Secret(id=n, path=_existing_file(p, f"--secret {n}")) for n, p in secrets),
+        dialect=dialect,
+        notes=notes,
+    )
+    return request, library
+
+
+def plan_here(request: BuildRequest, library: ImageLibrary) -> BuildPlan:
+    """Plan a request for this machine and its GPU."""
+    return plan_build(request, library, gpu=first_gpu(Programs()))
+
+
+def plan_build(request: BuildRequest, library: ImageLibrary, *, gpu: HostGpu | None) -> BuildPlan:
+    """Plan a request, local trees counted by their content; raises BadInput for what cannot be built."""
+    return plan(library.spec(request.profile), request, library, gpu=gpu).with_contents(trees.digest)
+
+
+def build_machine() -> Machine:
+    """Return what a build may use: the cores of this process, and the memory that is free."""
+    return Machine(cores=len(os.sched_getaffinity(0)), free_memory=available_memory())
+
+
+def user_profiles() -> Path:
+    """Return the user's folder of profiles: VDBG_IMAGES, else the platform's place for configuration."""
+    return Path(os.environ.get("VDBG_IMAGES") or platformdirs.user_config_path("vdbg-env") / "images")
+
+
+def architectures(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the architectures that --arch named, as in 9.0 or sm_90; one value may hold several."""
+    return tuple(as_arch(part.strip()) for text in texts for part in text.replace(";", ",").split(","))
+
+
+def _source(text: str) -> Source:
+    """Read `--source`, with the commit of a local checkout."""
+    source = parse_source(text)
+    if not isinstance(source, LocalTree):
+        return source
+    path = trees.existing(source.path, "--source")
+    return LocalTree(path=path, revision=trees.revision(path), version=trees.version(path))
+
+
+def _pairs(texts: tuple[str, ...], flag: str) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts:
+        name, equals, path = one_line(text, flag).partition("=")
+        if not (name and equals and path):
+            example = "cutlass=./cutlass" if flag == "--dep" else "netrc=~/.netrc"
+            raise BadInput(f"{flag} {text!r} is not NAME=PATH", next_step=f"write it as in {flag} {example}")
+        pairs.append((name, path))
+    return pairs
+
+
+def _existing_file(text: str, flag: str) -> str:
+    """Return the real path of a file of this machine; raises BadInput when it does not exist."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise BadInput(f"{flag}: {path} is {'not a file' if path.exists() else 'not there'}", next_step=f"ls -l {path}")
+    return str(path.resolve())
+
+
+def default_tag(plan: BuildPlan, request: BuildRequest) -> str:
+    """Return the name of an image by profile and kind of debug information; a second build replaces it."""
+    return f"vdbg/{plan.profile}:{request.debug}"
+
+
+def first_gpu(programs: ProgramRunner) -> HostGpu | None:
+    """Return the GPU that a build is for, None where there is none or its driver does not respond."""
+    try:
+        gpus = read_gpus(programs).gpus
+    except HostNotAble:  # doctor reports a driver that hangs; the build needs no GPU
+        return None
+    arch = gpus[0].compute_capability if gpus else None
+    return HostGpu(driver=gpus[0].driver, arch=arch) if arch else None
+
+
+# Read the shipped profiles, knowledge and templates, and the user's own, into one value for the planner.
+
+
+def complete_profile(begun: str) -> list[str]:
+    """Return the names of profiles that begin so, for the completion of a shell."""
+    return [name for name in sorted(read_image_library(user_profiles()).profiles) if name.startswith(begun)]
+
+
+def read_image_library(user_folder: Path | None = None, extra: ProfileFile | None = None) -> ImageLibrary:
+    """Read what ships with the program and the user's own `user_folder`, and add the one profile `extra`.
+
+    The user's profiles override shipped ones of the same name; so do rows in the `knowledge/` folder there. Raises
+    BadInput when a file cannot be read.
+    """
+    shipped = SHIPPED_DATA / "images"
+    profiles = dict(_profiles(shipped, shipped_with_us=True))
+    knowledge = sorted((shipped / "knowledge").glob("*.yaml"))
+    if user_folder is not None and user_folder.is_dir():
+        profiles.update(_profiles(user_folder, shipped_with_us=False))
+        knowledge += sorted((user_folder / "knowledge").glob("*.yaml"))
+    if extra is not None:
+        profiles[profile_name(extra)] = extra
+    templates = SHIPPED_DATA / "templates"
+    return ImageLibrary(
+        profiles=profiles,
+        knowledge=read_knowledge((str(path), _read(path)) for path in knowledge),
+        step_templates={path.name: _read(path).decode() for path in sorted((templates / "steps").glob("*.j2"))},
+        entrypoint=_read(templates / "entrypoint.sh"),
+        launcher=_read(templates / "vdbg-env.sh"),
+        object_cache=_read(templates / "object-cache.sh"),
+        bundled={folder.name: tuple(_bundled(folder)) for folder in sorted(shipped.iterdir()) if _is_project(folder)},
+    )
+
+
+def open_profile(profile: str, user_folder: Path) -> tuple[str, ImageLibrary]:
+    """Return a profile's name and the library that contains it; `profile` is a name, or the path of a YAML file."""
+    if "/" not in profile and not profile.endswith((".yaml", ".yml")):
+        return profile, read_image_library(user_folder)
+    path = Path(profile).expanduser()
+    file = ProfileFile(file=str(path), text=_read(path, at_most=yaml_source.MAX_BYTES + 1))
+    return profile_name(file), read_image_library(user_folder, file)
+
+
+def profile_name(file: ProfileFile) -> str:
+    """Return the name in a profile, or that of its file when there is none in it; raises BadDocument."""
+    value = file.source.value
+    name = value.get("name") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else Path(file.file).stem
+
+
+def _profiles(folder: Path, *, shipped_with_us: bool) -> Iterator[tuple[str, ProfileFile]]:
+    for path in sorted(folder.glob("*.yaml")):
+        yield path.stem, ProfileFile(file=str(path), text=_read(path), shipped=shipped_with_us)
+
+
+def _is_project(folder: Path) -> bool:
+    return (folder / "CMakeLists.txt").is_file()
+
+
+def _bundled(folder: Path) -> Iterator[FileBytes]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield FileBytes(name=path.relative_to(folder).as_posix(), data=_read(path))
+
+
+def _read(path: Path, *, at_most: int = -1) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(at_most)  # the user may name a file without end, such as a device
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be read: {error.strerror}", next_step="check the path and its permissions"
+        ) from None
+
+
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+
+
+def read_site(flags: WhatToBuild, environment: Mapping[str, str]) -> tuple[Site, tuple[str, ...]]:
+    """Return the site, and a note for each thing that the environment decided.
+
+    The environment counts because a machine that needs PIP_CERT or HTTPS_PROXY needs them in the build too.
+    Folders of this machine (`file:` indexes) do not exist in an image and are left out, with a note. Raises BadInput
+    for a file without certificates or one that cannot be read.
+    """
+    notes: list[str] = []
+    ca = flags.ca_bundle or _from_environment(environment, ("VDBG_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FILE"), notes)
+    index = flags.pip_index_url or environment.get("PIP_INDEX_URL")
+    if index and index.startswith("file:"):
+        notes.append(f"PIP_INDEX_URL={index} is a folder of this machine and not used in the image")
+        index = None
+    extra = flags.pip_extra_index_url or tuple(environment.get("PIP_EXTRA_INDEX_URL", "").split())
+    if any(url.startswith("file:") for url in extra):
+        notes.append("folders of this machine in PIP_EXTRA_INDEX_URL are not used in the image")
+    site = Site(
+        ca_bundle=None if ca is None else _certificates(Path(ca)),
+        keep_ca=flags.keep_ca,
+        proxies=_proxies(environment),
+        pip=PipIndex(
+            index_url=index,
+            extra_index_urls=tuple(url for url in extra if not url.startswith("file:")),
+            trusted_hosts=tuple(environment.get("PIP_TRUSTED_HOST", "").split()),
+        ),
+        apt_mirror=flags.apt_mirror or environment.get("VDBG_APT_MIRROR"),
+    )
+    return site, tuple(notes)
+
+
+def _from_environment(environment: Mapping[str, str], names: tuple[str, ...], notes: list[str]) -> Path | None:
+    name = next((name for name in names if environment.get(name)), None)
+    if name is None:
+        return None
+    notes.append(f"certificates from {name}={environment[name]}; --ca-bundle names others")
+    return Path(environment[name])
+
+
+def _certificates(path: Path) -> bytes:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"the certificates in {path} cannot be read: {error.strerror}", next_step=f"ls -l {path}"
+        ) from None
+    if b"-----BEGIN CERTIFICATE-----" not in text:
+        raise BadInput(
+            f"{path} has no certificate in it",
+            cause="a certificate in binary (DER) form, or another file",
+            next_step=f"openssl x509 -inform der -in {path} -out ca.pem",
+        )
+    return text
+
+
+def _proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the proxies by both of their spellings, since curl reads one and others the other."""
+    found: dict[str, str] = {}
+    for name in _PROXIES:
+        value = environment.get(name) or environment.get(name.upper())
+        if value:
+            found |= {name: value, name.upper(): value}
+    return found
+
+
+# Build from a plan, prove, tag, and what is printed of it.
+
 
 PREPARED = "vdbg/prepared"
 """The name of the fetching half of an offline build, while the compiling half is built on it."""

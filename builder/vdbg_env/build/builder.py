@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from vdbg_env.engine.images import PushProgress
     from vdbg_env.image.context import BuildContext
     from vdbg_env.image.plan import BuildPlan
-    from vdbg_env.lines.units import Release
 
 
 BuilderName = Literal["auto", "docker", "buildx", "buildkit", "host"]
@@ -136,33 +135,6 @@ class ImageBuilder(Protocol):
     def remove(self, image_id: str) -> None:
         """Remove an image this program built; one that is gone already, or in use, is left alone."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Installed:
-    """A package in an image: its metadata, the folder of its modules, and the Python that has it.
-
-    `image_id` is what the image's name stood for.
-    """
-
-    release: Release
-    folder: str
-    image_id: str
-    python: str = "python3"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Swap:
-    """A library to replace: its path in the image, what is there now, and what comes in its place."""
-
-    path: str
-    stock: bytes
-    new: bytes
-
-    @property
-    def kept(self) -> str:
-        """The path where the original stays; no loader looks for such a name."""
-        return f"{self.path}.stock"
 
 
 # The events of a build: one stream, the same kinds from every builder.

@@ -48,8 +48,8 @@ from vdbg_env.engine.client import (
     inspect_image,
     raise_for_status,
 )
-from vdbg_env.engine.context_tar import upload
 from vdbg_env.engine.images import DockerImages, messages_of
+from vdbg_env.engine.trees import upload
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan import LABEL_DIGEST, LABEL_LAYERS, BuildPlan
 from vdbg_env.image.profile import parse_reference

@@ -40,8 +40,8 @@ from vdbg_env.build.progress import TAIL_LINES, LineSplitter, Stream, explain_fa
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, Buffer
-from vdbg_env.engine.context_tar import extract
 from vdbg_env.engine.images import PushProgress
+from vdbg_env.engine.trees import extract
 from vdbg_env.image.context import ROOT
 from vdbg_env.image.plan import OBJECTS, BuildPlan, CommandStep, CopyStep, Step
 from vdbg_env.supervisor.proc import send_to_group
@@ -220,7 +220,9 @@ class HostBuilder:
 
     def describe(self) -> BuilderDescription:
         version = f"{platform.system()} {platform.release()}"
-        return BuilderDescription(name="host", version=version, why=self._why, capabilities=frozenset({"secrets"}))
+        return BuilderDescription(
+            name="host", version=version, why=self._why, capabilities=frozenset({"cache-mounts", "secrets"})
+        )
 
     def build(self, order: BuildOrder) -> Generator[BuildEvent, None, None]:
         """See `ImageBuilder.build`; a build that does not end well takes its folder with it."""

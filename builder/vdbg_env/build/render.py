@@ -10,13 +10,12 @@ from typing import Any, Literal
 
 from gpucore.arming import arming
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.resources import data_dir
-from vdbg_env.engine.context_tar import replace_folder
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.engine.trees import replace_folder
 from vdbg_env.image.context import ROOT, BuildContext, FileBytes
-from vdbg_env.image.dockerfile import build_context
 from vdbg_env.image.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, apptainer, batch_script, compose, kubernetes
 from vdbg_env.image.patch import OBJECT, PATCH, UNDO, Arming, arming_patch
-from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.plan import BuildPlan, build_context
 from vdbg_env.image.profile import Dialect
 from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
 from vdbg_env.runbook.workload import recognise
@@ -106,7 +105,7 @@ def render_patch(
 
 def _context(plan: BuildPlan, run: RunSettings, format: Format, dialect: Dialect, pulled: str | None) -> BuildContext:
     mark = FileBytes(name=MARK, data=json.dumps(plan.document(), indent=2, sort_keys=True).encode() + b"\n")
-    seccomp = FileBytes(name=SECCOMP_FILE, data=(data_dir("templates") / SECCOMP_FILE).read_bytes())
+    seccomp = FileBytes(name=SECCOMP_FILE, data=(SHIPPED_DATA / "templates" / SECCOMP_FILE).read_bytes())
     match format:
         case "dockerfile":
             return build_context(plan, dialect, mark)

@@ -32,13 +32,13 @@ from docker.utils import socket as frames
 
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, Interrupted, VdbgError
 from vdbg_env.common.programs import Completed
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.engine.client import GONE, OUR_LABEL, Engine, engine_errors, explain, no_such_image
 from vdbg_env.engine.dump_folder import FolderDumps
 from vdbg_env.engine.request import GpuAccess, StoredImage
 from vdbg_env.image.plan import LABEL_DIGEST
 from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, Gpu, RunSettings, Ulimit
-from vdbg_env.record.files import disarm
+from vdbg_env.record.run_directory import disarm
 from vdbg_env.supervisor.proc import boot_id, process
 
 # Turn run settings into the host side of a container, as the engine's API takes it.
@@ -115,7 +115,7 @@ def _security(engine: Engine, settings: RunSettings) -> list[str]:
 
 def _seccomp_profile(engine: Engine) -> str:
     """Return the profile as the engine takes it: Docker takes its text, Podman the path of a file on its machine."""
-    file = data_dir("templates") / SECCOMP_FILE
+    file = SHIPPED_DATA / "templates" / SECCOMP_FILE
     return str(file) if engine.is_podman else json.dumps(json.loads(file.read_bytes()))
 
 

@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path, PurePosixPath
 
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.files import refusal_cause
 from vdbg_env.common.tar import tarfile
-from vdbg_env.common.writing import refusal_cause
 from vdbg_env.crash.dumps import DumpStore
 from vdbg_env.record.dump_files import HEAD_BYTES, PACKED_HEAD_BYTES, Dump, Exported, is_packed, kind_of
-from vdbg_env.record.files import prepared
+from vdbg_env.record.run_directory import prepared
 
 MARKER = ".vdbg-dumps"  # in a folder that we made, or that a person let us prune
 _CHUNK = 1 << 20

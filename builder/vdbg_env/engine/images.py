@@ -27,11 +27,11 @@ from vdbg_env.crash.archives import spilled
 from vdbg_env.crash.files import BinaryFile, Buffer
 from vdbg_env.engine.client import Engine, connect, engine_errors, inspect_image, printed, raise_for_status
 from vdbg_env.engine.containers import created, started, tool_container
-from vdbg_env.engine.context_tar import tar_stream, upload
+from vdbg_env.engine.trees import tar_stream, upload
 from vdbg_env.image.context import BuildContext, FileBytes
 from vdbg_env.image.plan import LABEL_BUILT, LABEL_LAYERS
 from vdbg_env.image.profile import Reference, parse_reference
-from vdbg_env.record.files import replacement
+from vdbg_env.record.run_directory import replacement
 
 # Read what is in an image: its files as the tar stream that the engine sends, and what its programs answer.
 

@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from vdbg_env.common.console import one_line
+from vdbg_env.common.console import one_line, size_text
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.flags import flag
-from vdbg_env.common.size import size_text
 from vdbg_env.crash.dumps import DumpStore
-from vdbg_env.image.profile import parse_reference
 from vdbg_env.image.settings import (
     Gpu,
     RunSettings,
@@ -132,6 +130,8 @@ def read_flags(flags: ContainerFlags, argv: tuple[str, ...] = (), *, interactive
     if interactive and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput("there is no terminal here for a shell", next_step="vdbg-env run -- COMMAND needs none")
     if flags.image is not None:
+        from vdbg_env.image.profile import parse_reference  # for triage, too, which seldom starts a container
+
         parse_reference(flags.image, "--image")
     here = os.getcwd()  # noqa: PTH109 - as the shell names it
     mounts = tuple(parse_mount(text, here) for text in flags.mounts)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.context import ROOT, ContextItem, FileBytes, FileOnDisk, TreeOnDisk
-from vdbg_env.image.profile import BuildRequest, DebugInfo, ImageSpec, Network, Platform, Site
+from vdbg_env.image.context import ROOT, BuildContext, ContextItem, FileBytes, FileOnDisk, TreeOnDisk
+from vdbg_env.image.profile import BuildRequest, DebugInfo, Dialect, ImageSpec, Network, Platform, Site
 
 ROOT_VARIABLE = "VDBG_ROOT"
 LABEL_DIGEST = "dev.vdbg-env.plan.digest"
@@ -381,126 +379,275 @@ def build_args(parallelism: Parallelism, site: Site) -> dict[str, str]:
     }
 
 
-# What an air-gapped site gets of a plan: its half without network, and the image that its other half has made.
-
-
-SCHEMA = "vdbg-env/bundle/v1"
-
-
-class Brought(BaseModel):
-    """One item of the build context: its name in the archive, and how the plan counts it in its digest."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    name: str
-    kind: Literal["file", "tree"]
-    mode: int = 0o644
-    digest: str = ""
-
-
-class Manifest(BaseModel):
-    """The description of a bundle: the plan to build, the image that it starts from, and the context next to it.
-
-    `layers` identifies the image by its content, whatever store it is loaded into.
-    """
-
-    model_config = ConfigDict(extra="ignore", frozen=True, title=SCHEMA, serialize_by_alias=True)
-
-    form: Literal["vdbg-env/bundle/v1"] = Field(default="vdbg-env/bundle/v1", alias="schema")
-    made_by: str
-    image: str
-    layers: str
-    tag: str
-    plan_digest: str
-    plan: dict[str, object]
-    context: tuple[Brought, ...]
-
-    def text(self) -> str:
-        """Return the manifest as JSON."""
-        return self.model_dump_json(indent=2) + "\n"
+# A plan as a Dockerfile: instruction objects first, then one place that quotes them.
+#
+# Only instructions of every builder are used, unless the dialect allows more (see `Dialect`): no heredocs, no
+# `COPY --link`, no `# syntax=` line. In RUN only the shell expands; everywhere else Docker expands `$`: it is escaped
+# (by the lexer of BuildKit, frontend/dockerfile/shell/lex.go).
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bundle:
-    """A bundle at its site: the manifest, the files of its context, and the folder with its trees, unpacked."""
+class Comment:
+    """A line for the reader; `ignore` names hadolint's rules that do not fit the next instruction."""
 
-    manifest: Manifest
-    files: Mapping[str, bytes]
-    folder: str
-
-    def plan(self, read: Callable[[TreeOnDisk], str]) -> BuildPlan:
-        """Return the plan with its context, where `read` gives the digest of a tree as it was unpacked.
-
-        Raises BadInput unless the plan's digest is that of the plan that was bundled, and for a plan on another image
-        or with a network: what is in a bundle is trusted with neither.
-        """
-        items = tuple(self._item(item) for item in self.manifest.context)
-        try:
-            plan = replace(_plans().validate_python(self.manifest.plan), context=items).with_contents(read)
-        except ValidationError as error:
-            raise BadInput(
-                f"the plan in the bundle cannot be read: {error.errors()[0]['msg']}",
-                cause="another release of vdbg-env made it, or the file is damaged",
-                next_step=f"use vdbg-env {self.manifest.made_by} here, or make the bundle again",
-            ) from None
-        if plan.digest != self.manifest.plan_digest:
-            raise BadInput(
-                "the plan in the bundle is not the one that was bundled: its digest differs",
-                cause="the file was changed or damaged on its way",
-                next_step="compare its sha256 on both sides, and copy it again",
-            )
-        if plan.base != self.manifest.image or plan.network != "none":
-            raise BadInput(
-                f"the plan in the bundle starts from {plan.base} with network {plan.network}",
-                cause="`vdbg-env bundle` makes none that does not start from its own image without network",
-                next_step="ask who made it; nothing of it was loaded",
-            )
-        return plan
-
-    def _item(self, item: Brought) -> ContextItem:
-        if item.kind == "tree":
-            return TreeOnDisk(name=item.name, path=f"{self.folder}/{item.name}", digest=item.digest)
-        data = self.files.get(item.name)
-        if data is None:
-            raise BadInput(f"the bundle lacks {item.name}", cause="it was cut off", next_step="copy it again")
-        return FileBytes(name=item.name, data=data, mode=item.mode)
+    text: str
+    ignore: tuple[str, ...] = ()
 
 
-def describe_bundle(plan: BuildPlan, *, layers: str, tag: str, made_by: str) -> Manifest:
-    """Return the manifest of a plan whose base is the image that comes with it."""
-    document = plan.document()
-    del document["schema"]
-    return Manifest(
-        made_by=made_by, image=plan.base, layers=layers, tag=tag, plan_digest=plan.digest, plan=document,
-        context=tuple(_brought(item) for item in plan.context),
-    )  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class From:
+    """The base image."""
+
+    image: str
+    platform: str | None = None
 
 
-def read_manifest(text: bytes) -> Manifest:
-    """Return the manifest; raises BadInput for one of another form."""
-    try:
-        document = json.loads(text)
-        if document.get("schema") != SCHEMA:
-            raise BadInput(
-                f"the bundle says {document.get('schema')!r} and not {SCHEMA!r}", next_step="update vdbg-env"
-            )
-        return Manifest.model_validate(document)
-    except (ValueError, AttributeError) as error:
+@dataclass(frozen=True, kw_only=True)
+class Arg:
+    """A build argument and its default."""
+
+    name: str
+    default: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """ENV or LABEL with all of its names and values."""
+
+    keyword: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workdir:
+    """The folder of the instructions that follow."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A file or folder of the context."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Shell commands, all of which must succeed; `mounts` are BuildKit's."""
+
+    commands: tuple[str, ...]
+    mounts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exec:
+    """ENTRYPOINT or CMD as a list of words."""
+
+    keyword: str
+    argv: tuple[str, ...]
+
+
+HADOLINT = {
+    "DL3008": "a distribution has one version of each package, so a pinned one disappears with the next",
+    "DL3013": "the profile pins what it must, and takes the newest version of the rest",
+    "DL3042": "PIP_NO_CACHE_DIR turns the cache off, or a mount keeps it out of the image",
+}
+WIDTH = 110  # of a line of shell, roughly: a single long word is never broken
+
+Instruction = Comment | From | Arg | Pairs | Workdir | Copy | Run | Exec
+
+
+def dockerfile(plan: BuildPlan, dialect: Dialect = "classic") -> str:
+    """Return the Dockerfile of a plan.
+
+    Raises BadInput when the plan reads secrets and the dialect has no way to keep them out of a layer.
+    """
+    lines: list[str] = []
+    before: Instruction = Comment(text="")
+    for instruction in instructions(plan, dialect):
+        if isinstance(instruction, Comment) and not isinstance(before, Comment):
+            lines.append("")
+        lines.append(_text(instruction))
+        before = instruction
+    return "\n".join([*lines, ""])
+
+
+def build_context(plan: BuildPlan, dialect: Dialect = "classic", *more: ContextItem) -> BuildContext:
+    """Return what a builder is sent: the plan's context, its Dockerfile and `more` files."""
+    file = FileBytes(name="Dockerfile", data=dockerfile(plan, dialect).encode())
+    return BuildContext(items=(*plan.context, file, *more))
+
+
+def step_titles(plan: BuildPlan, dialect: Dialect) -> tuple[str, ...]:
+    """Return a title for each instruction that makes a layer, in the order in which BuildKit numbers them."""
+    titles = []
+    title = ""
+    for instruction in instructions(plan, dialect):
+        match instruction:
+            case Comment(text=text):
+                title = text or title
+            case From(image=image):
+                titles.append(f"Base image {image}")
+            case Workdir(path=path):
+                titles.append(f"Work in {path}")
+            case Copy() | Run():
+                titles.append(title)
+            case _:
+                pass
+    return tuple(titles)
+
+
+def instructions(plan: BuildPlan, dialect: Dialect) -> Iterator[Instruction]:
+    """Yield the instructions of a plan, in order."""
+    yield Comment(text=f"Rendered by vdbg-env from the profile {plan.profile}; the same plan gives the same bytes.")
+    yield Comment(
+        text="docker build --tag NAME DIR builds it, where DIR is the folder of this file and its context; then"
+    )
+    yield Comment(text="vdbg-env verify NAME proves the line info, as vdbg-env build does before it gives a name.")
+    for rule, reason in HADOLINT.items():
+        yield Comment(text=f"hadolint's {rule} is ignored below: {reason}.")
+    yield from _base(plan)
+    late = plan.late_env
+    yield Pairs(keyword="ENV", pairs=tuple(pair for pair in plan.environment().items() if pair not in late))
+    workdir, arguments = "", plan.args
+    for step in plan.steps:
+        if isinstance(step, CopyStep):
+            yield Comment(text=step.title)
+            yield Copy(source=step.source, target=f"{ROOT}/{step.target}")
+            continue
+        folder = ROOT if step.cwd == "." else f"{ROOT}/{step.cwd}"
+        if folder != workdir:
+            workdir = folder
+            yield Workdir(path=folder)
+        if step.phase != "prepare" and late:
+            yield Comment(text="From here on everything depends on the architecture and the kind of debug information.")
+            yield Pairs(keyword="ENV", pairs=late)
+            late = ()
+        if step.phase == "compile" and arguments:
+            yield from _arguments(arguments)
+            arguments = ()
+        yield Comment(text=step.title, ignore=_hadolint(step))
+        yield _run(step, dialect)
+    if workdir != ROOT:
+        yield Workdir(path=ROOT)
+    yield Exec(keyword="ENTRYPOINT", argv=plan.entrypoint)
+    yield Exec(keyword="CMD", argv=plan.command)
+    # Last: a label that changes then costs no layer.
+    yield Pairs(keyword="LABEL", pairs=(*plan.labels, (LABEL_DIGEST, plan.digest)))
+
+
+def _arguments(arguments: tuple[BuildArg, ...]) -> Iterator[Instruction]:
+    """Declare the arguments as late as possible: every RUN after one runs again when its value changes."""
+    for arg in arguments:
+        yield Comment(text=f"{arg.name}: {arg.why}; --build-arg sets it")
+        yield Arg(name=arg.name, default=arg.default)
+
+
+def _base(plan: BuildPlan) -> Iterator[Instruction]:
+    if plan.platform is None:
+        yield From(image=plan.base)
+        return
+    yield Comment(text="The requested platform; a builder of another one would silently use its own.")
+    yield Comment(text="", ignore=("DL3029",))
+    yield From(image=plan.base, platform=plan.platform)
+
+
+def _hadolint(step: CommandStep) -> tuple[str, ...]:
+    """Return the rules that a step breaks on purpose."""
+    commands = "\n".join(step.commands)
+    marks = {"DL3008": r"\bapt-get\b", "DL3013": r"\bpip .*\binstall\b", "DL3042": r"\bpip .*\binstall\b"}
+    return tuple(rule for rule, mark in marks.items() if re.search(mark, commands))
+
+
+def _run(step: CommandStep, dialect: Dialect) -> Run:
+    exports = [f"{variable.name}={shell_word(variable)}" for variable in step.env]
+    mounts: list[str] = []
+    if step.cache == "pip" and dialect == "buildkit":
+        mounts.append("type=cache,target=/root/.cache/pip")
+    elif step.cache == "pip":
+        exports.insert(0, "PIP_NO_CACHE_DIR=1")
+    if step.objects is not None:
+        mounts.append(_objects(step.objects, dialect))
+    for use in step.secrets:
+        mounts.append(_secret(use, dialect))
+        if use.variable:
+            exports.append(f"{use.variable}={shlex.quote(use.target)}")
+    first = (f"export {' '.join(exports)}",) if exports else ()
+    return Run(commands=(*first, *step.commands), mounts=tuple(mounts))
+
+
+def _secret(use: SecretUse, dialect: Dialect) -> str:
+    if dialect != "buildkit":
         raise BadInput(
-            f"the bundle's manifest cannot be read: {error}", cause="the file is damaged", next_step="copy it again"
-        ) from None
+            f"the secret {use.id!r} cannot be kept out of the image by this builder",
+            cause="the dialect `classic`, for builders of every kind, has no RUN --mount=type=secret",
+            next_step="install docker-buildx, or render with --dialect buildkit",
+        )
+    return f"type=secret,id={use.id},target={use.target}"
 
 
-def _brought(item: ContextItem) -> Brought:
-    match item:
-        case FileBytes(name=name, mode=mode):
-            return Brought(name=name, kind="file", mode=mode)
-        case TreeOnDisk(name=name, digest=digest):
-            return Brought(name=name, kind="tree", digest=digest)
-        case FileOnDisk(name=name):
-            raise BadInput(f"{name} cannot be bundled: only its name is in the plan's digest")
+def _objects(name: str, dialect: Dialect) -> str:
+    if dialect != "buildkit":
+        raise BadInput(
+            "this builder keeps no compiled objects between builds",
+            cause="the dialect `classic`, for builders of every kind, has no RUN --mount=type=cache",
+            next_step="build with --engine buildx or buildkit, or render with --dialect buildkit",
+        )
+    return f"type=cache,id=vdbg-objects-{name},target={ROOT}/{OBJECTS}"
 
 
-@cache
-def _plans() -> TypeAdapter[BuildPlan]:
-    return TypeAdapter(BuildPlan)
+def _text(instruction: Instruction) -> str:
+    match instruction:
+        case Comment(text="", ignore=rules):
+            return f"# hadolint ignore={','.join(rules)}"
+        case Comment(text=text, ignore=rules):
+            head = f"# {one_line(text, 'a comment')}"
+            return f"{head}\n# hadolint ignore={','.join(rules)}" if rules else head
+        case From(image=image, platform=platform):
+            option = f"--platform={platform} " if platform else ""
+            return f"FROM {option}{one_line(image, 'the base image')}"
+        case Arg(name=name, default=default):
+            return f"ARG {name}={quoted(default, name)}"
+        case Pairs(keyword=keyword, pairs=pairs):
+            return f"{keyword} " + " \\\n    ".join(f"{name}={quoted(value, name)}" for name, value in pairs)
+        case Workdir(path=path):
+            return f"WORKDIR {path}"
+        case Copy(source=source, target=target):
+            return f"COPY {json.dumps([source, target])}"
+        case Run(commands=commands, mounts=mounts):
+            options = "".join(f"--mount={mount} \\\n    " for mount in mounts)
+            # `set -e` and not `&&`: a `||` within a command would then apply to all commands before it.
+            return f"RUN {options}set -eu; \\\n    " + "; \\\n    ".join(_wrapped(command) for command in commands)
+        case Exec(keyword=keyword, argv=argv):
+            return f"{keyword} {json.dumps(argv)}"
+
+
+def _wrapped(command: str) -> str:
+    """Break a command into lines: where its template does, and a long one at blanks outside of quotes.
+
+    There a continuation changes nothing, within `$( )` or without.
+    """
+    return " \\\n    ".join(_broken(one_line(part.rstrip(), "a command")) for part in command.split("\\\n"))
+
+
+def _broken(text: str) -> str:
+    lines, start, blank, quote = [], 0, 0, ""
+    for position, character in enumerate(f"{text} "):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == " ":
+            if position - start > WIDTH and text[start:blank].strip():
+                lines.append(text[start:blank])
+                start = blank + 1
+            blank = position
+    return " \\\n      ".join([*lines, text[start:]])
+
+
+def quoted(value: str, what: str) -> str:
+    """Return a value in double quotes as Docker's lexer reads them: `\\`, `"` and `$` are escaped, nothing else is."""
+    escaped = one_line(value, what).replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'

@@ -18,8 +18,8 @@ from pydantic_core import CoreSchema, core_schema
 
 from vdbg_env.common import yaml_source
 from vdbg_env.common.console import one_line
-from vdbg_env.common.errors import BadDocument, BadInput, nearest
-from vdbg_env.common.yaml_source import YamlSource
+from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.yaml_source import BadDocument, YamlSource
 from vdbg_env.image.context import FileBytes
 
 # The source of a build: a source distribution, a git reference, a local tree or the bundled project.

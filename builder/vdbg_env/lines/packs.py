@@ -1,22 +1,28 @@
-"""Make line packs from libraries built with line info, say what a pack has, merge packs and carry them elsewhere."""
+"""Make line packs from libraries built with line info, say what a pack has, merge packs, remove unused ones."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from platformdirs import user_cache_path
 
 from gpucore.code_identity import CompilerNote, compiler_notes, outermost_count
 from gpucore.code_map import CodeMap
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import EntryKind, find_device_code
+from gpucore.line_pack import LineRecord
 from gpucore.line_packs import LinePack, PackedHeaders, PackWriter, Provenance, merge, records_of
+from gpucore.mangling import demangle
+from vdbg_env.common.console import json_text, printable, size_text
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, BinarySource
-from vdbg_env.crash.line_packs import LineStore, PackFile
+from vdbg_env.crash.line_packs import SUFFIX, LineStore, PackFile
 from vdbg_env.image.plan import LABEL_DIGEST
-from vdbg_env.lines.stores import CarriedPack, PackTarget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,26 +189,144 @@ def _nothing(packed: Sequence[Provenance], problems: Sequence[str]) -> BadInput:
     )
 
 
-# Carry packs: merge several, and put those of some stores into another place.
-
-
 def merged(stores: Iterable[LineStore]) -> tuple[bytes, PackSummary]:
     """Return one pack of all packs of some stores; raises UnreadableBinary when one is damaged."""
     data = merge(LinePack(file.data) for store in stores for file in store.packs())
     return data, summarize(PackFile(name="", data=data))
 
 
-def carry(stores: Sequence[LineStore], target: PackTarget) -> tuple[str, ...]:
-    """Put the packs of some stores into a target, each read to its end before; raises as both ports."""
-    packs = [_sound(file) for store in stores for file in store.packs()]
-    if not packs:
-        raise BadInput(f"{', '.join(store.name for store in stores)} has no line pack")
-    return target.put(packs)
+# Packs of this machine that may go.
 
 
-def _sound(file: PackFile) -> CarriedPack:
-    found = summarize(file, check=True)
-    if found.problem:
-        raise UnreadableBinary(f"{file.name}: {found.problem}", next_step="get it again, or pack it again")
-    digest = hashlib.sha256(file.data).hexdigest()
-    return CarriedPack(digest=digest, functions=found.functions, builds=found.builds, data=file.data)
+def cache_folder() -> Path:
+    """Return the folder of packs that were fetched: `vdbg-env/lines` in the user's cache folder."""
+    return user_cache_path("vdbg-env") / "lines"
+
+
+def least_used(folder: Path, most_bytes: int) -> list[Path]:
+    """Return the packs to remove for the others to fit into some bytes: those unused for longest."""
+    found = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
+    found.sort(key=lambda row: (-row[0], row[2]))
+    removed, total = [], 0
+    for _, size, path in found:
+        total += size
+        if total > most_bytes:
+            removed.append(path)
+    return removed
+
+
+def prune(folder: Path, most_bytes: int, *, dry_run: bool) -> tuple[tuple[str, int], ...]:
+    """Remove the packs unused for longest until the others fit into some bytes; return path and size of each.
+
+    Raises BadInput where one cannot be removed.
+    """
+    found = {path: path.stat().st_size for path in least_used(folder, most_bytes)}
+    for path in found if not dry_run else ():
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise BadInput(f"{path} cannot be removed: {error.strerror or error}") from error
+    return tuple((str(path), size) for path, size in found.items())
+
+
+# Text.
+
+
+def packed_text(result: Packed, name: str) -> str:
+    """Return what was packed."""
+    head = f"{printable(name)}: lines of {result.functions:,} functions in {size_text(len(result.data))}"
+    return "\n".join([head, *_binaries(result.binaries), *(f"note: {printable(p)}" for p in result.problems)]) + "\n"
+
+
+def summary_text(found: PackSummary) -> str:
+    """Return what a pack has."""
+    lines = [
+        f"{printable(found.name)}: lines of {found.functions:,} functions in {size_text(found.size)}",
+        f"  sha256   {found.digest}",
+        *_binaries(found.binaries),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def function_lines(records: Iterable[LineRecord]) -> Iterator[str]:
+    """Yield a line for each function."""
+    for record in records:
+        covered = record.covered / record.size if record.size else 0.0
+        yield printable(
+            f"{record.hash.hex()[:16]}  {' '.join(record.archs):12} {record.size:8} bytes {covered:6.1%}  "
+            f"{demangle(record.name)}"
+        )
+
+
+def packs_text(found: Iterable[PackSummary]) -> str:
+    """Return a line for each pack."""
+    rows = [
+        f"{one.digest[:12]}  {size_text(one.size):>9}  {one.functions:8,}  {printable(f'{one.builds}  {one.name}')}\n"
+        for one in found
+    ]
+    return "".join([f"{'SHA256':12}  {'SIZE':>9}  {'FUNCTIONS':>8} BUILD, FILE\n", *rows]) if rows else ""
+
+
+def _binaries(binaries: Iterable[Provenance]) -> Iterator[str]:
+    for binary in binaries:
+        build = ", ".join(part for part in (binary.release, binary.compiler and f"nvcc {binary.compiler}") if part)
+        yield printable(
+            f"  {binary.binary:40} {binary.with_lines:,} of {binary.functions:,} functions with lines"
+            + (f"  ({build})" if build else "")
+        )
+        if binary.headers is None:
+            yield "    headers: unknown (the pack does not say which releases of other projects its lines are of)"
+        for headers in binary.headers or ():
+            said = headers.other or f"{headers.project} {headers.used}, as the wheel was built with"
+            yield printable(f"    headers: {said}")
+
+
+# JSON: docs/schemas/lines-v1.schema.json is the contract and says what each field means.
+
+
+def packs_json(found: Sequence[PackSummary], functions: Mapping[str, Sequence[LineRecord]] = {}) -> str:
+    """Return what packs have, with the functions of those whose digest `functions` has."""
+    documents = []
+    for one in found:
+        document = {
+            "name": one.name,
+            "sha256": one.digest,
+            "size": one.size,
+            "functions": one.functions,
+            "binaries": [asdict(binary) for binary in one.binaries],
+            "problem": one.problem,
+        }
+        listed = functions.get(one.digest)
+        documents.append(document if listed is None else document | {"listed": [_function_json(x) for x in listed]})
+    return json_text({"schema": "vdbg-env/lines/v1", "packs": documents})
+
+
+def packed_json(result: Packed, name: str) -> str:
+    """Return what `lines pack` packed, and the files that it could not read."""
+    pack = {
+        "name": name,
+        "sha256": result.digest,
+        "size": len(result.data),
+        "functions": result.functions,
+        "binaries": [asdict(binary) for binary in result.binaries],
+    }
+    return json_text({"schema": "vdbg-env/lines/v1", "packs": [pack], "problems": result.problems})
+
+
+def _function_json(record: LineRecord) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "demangled": demangle(record.name),
+        "kernel": record.kernel,
+        "archs": record.archs,
+        "code": record.hash.hex(),
+        "size": record.size,
+        "covered": record.covered,
+        "places": len(record.tree),
+        "parameters": [asdict(place) for place in record.parameters],
+        "binaries": record.sources,
+    }

@@ -8,13 +8,11 @@ import pytest
 from tests.builders.cubin import EMPTY_TABLE, cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.fake_builder import FakeEngine
-from vdbg_env.build.build import BuildSettings, build_image, build_json, build_text
+from vdbg_env.build.build import BuildSettings, build_image, build_json, build_text, read_image_library
 from vdbg_env.build.builder import BuildEvent, BuildFailed
-from vdbg_env.build.request import read_image_library
+from vdbg_env.common.console import json_text
 from vdbg_env.common.errors import EngineFailed, NotProven
-from vdbg_env.common.printable import json_text
-from vdbg_env.image.dockerfile import step_titles
-from vdbg_env.image.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, BuildPlan
+from vdbg_env.image.plan import LABEL_BUILT, LABEL_DIGEST, LABEL_PROOF, BuildPlan, step_titles
 from vdbg_env.image.planner import plan
 from vdbg_env.image.profile import BuildRequest
 

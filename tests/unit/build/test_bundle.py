@@ -15,12 +15,11 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.fake_builder import FakeEngine
 from tests.support.golden import assert_golden
 from tests.support.image_library import PACKAGE, shipped
-from vdbg_env.build import trees
-from vdbg_env.build.build import BuildResult, BuildSettings
-from vdbg_env.build.bundle import BundleResult, build_from_bundle, open_bundle, write_bundle
-from vdbg_env.build.request import plan_build
+from vdbg_env.build.build import BuildResult, BuildSettings, plan_build
+from vdbg_env.build.bundle import BundleResult, Manifest, build_from_bundle, open_bundle, write_bundle
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.plan import CommandStep, CopyStep, Manifest
+from vdbg_env.engine import trees
+from vdbg_env.image.plan import CommandStep, CopyStep
 from vdbg_env.image.profile import BuildRequest, LocalTree
 
 PROVEN = {

@@ -9,7 +9,7 @@ from gpucore.elf import Elf
 from gpucore.lineinfo import Witness
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
-from vdbg_env.build.prove import cross_examine
+from vdbg_env.build.cuobjdump import cross_examine
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import Buffer
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from vdbg_env.build.gpus import cuda_of_driver, first_gpu, read_gpus
-from vdbg_env.common.programs import Completed
-from vdbg_env.evidence.tools import cuda_version, parse_gpus
+from vdbg_env.build.build import first_gpu
+from vdbg_env.common.programs import Completed, cuda_of_driver, cuda_version, parse_gpus, read_gpus
 
 H200 = "NVIDIA H200, 580.95.05, 3, Enabled, 9.0, 62668, 143771\n"
 V100 = "Tesla V100, 470.1, [N/A], [N/A]\n"

@@ -8,12 +8,12 @@ import pytest
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from tests.support.image_library import PACKAGE, shipped
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.image.profile import HostGpu
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n"
 
-FIRST_GPU = "vdbg_env.build.request.first_gpu"
+FIRST_GPU = "vdbg_env.build.build.first_gpu"
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_a_driver_too_old_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("profile", sorted(shipped().profiles))
 def test_a_dry_run_prints_the_golden_dockerfile_and_nothing_else(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vdbg_env.build.trees.own_package", lambda: PACKAGE)
+    monkeypatch.setattr("vdbg_env.engine.trees.own_package", lambda: PACKAGE)
     ran = vdbg_env("build", "--lineinfo", "--profile", profile, "--dry-run")
     assert ran.status == 0
     assert_golden(f"image/{profile}.amd64.classic.Dockerfile", ran.stdout)
@@ -180,7 +180,7 @@ def test_a_copied_profile_keeps_its_comments_and_is_never_overwritten(tmp_path: 
     vdbg_env("images", "new", "ours", "--from", "pypi-cu130")
     text = profile_files(tmp_path)["ours.yaml"]
     kept = [line for line in text.splitlines() if "#" in line]
-    original = (data_dir("images") / "pypi-cu130.yaml").read_text()
+    original = (SHIPPED_DATA / "images" / "pypi-cu130.yaml").read_text()
     assert kept[1:] == [line for line in original.splitlines() if "#" in line][1:]
     assert text.splitlines()[2:] == original.replace("name: pypi-cu130", "name: ours").splitlines()[2:]
     ran = vdbg_env("images", "new", "ours")

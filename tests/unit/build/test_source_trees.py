@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.build import trees
+from vdbg_env.engine import trees
 from vdbg_env.image.context import TreeOnDisk
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.engine.context_tar import tar_chunks
+from vdbg_env.engine.trees import tar_chunks
 from vdbg_env.image.context import BuildContext, FileBytes, FileOnDisk, TreeEntry, TreeOnDisk
 
 

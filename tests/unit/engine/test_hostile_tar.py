@@ -8,7 +8,7 @@ import pytest
 
 from vdbg_env.build.bundle import _unpack
 from vdbg_env.common.tar import tarfile
-from vdbg_env.engine.context_tar import Unpacking
+from vdbg_env.engine.trees import Unpacking
 
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.golden import assert_golden
 from tests.support.image_library import PACKAGE, planned, shipped
-from vdbg_env.image.dockerfile import dockerfile
+from vdbg_env.image.plan import dockerfile
 from vdbg_env.image.profile import BuildRequest, Dialect, PipIndex, Platform, Site, parse_source
 
 PROFILES = ("pypi-cu130", "sample", "vllm-cu129", "vllm-cu130")

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 
 
 def test_a_user_without_a_name_is_named_by_its_number_on_one_line(tmp_path: Path) -> None:
@@ -12,7 +12,7 @@ def test_a_user_without_a_name_is_named_by_its_number_on_one_line(tmp_path: Path
     )  # as Debian's does for a user without an entry
     (tmp_path / "id").chmod(0o755)
     text = (
-        (data_dir("templates") / "entrypoint.sh")
+        (SHIPPED_DATA / "templates" / "entrypoint.sh")
         .read_text()
         .replace("-e /dumps", "-e /")
         .replace("-w /dumps", "-w /no")

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from tests.support.dockerfile_reader import Read, read_dockerfile
 from tests.support.image_library import shipped
 from vdbg_env.common.errors import VdbgError
-from vdbg_env.image.dockerfile import dockerfile
 from vdbg_env.image.manifests import apptainer, compose, kubernetes
+from vdbg_env.image.plan import dockerfile
 from vdbg_env.image.planner import plan
 from vdbg_env.image.profile import BuildRequest, GitRef, ImageSpec, PipIndex, Sdist, Site
 from vdbg_env.image.settings import RunSettings

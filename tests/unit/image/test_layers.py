@@ -13,10 +13,9 @@ import pytest
 
 from tests.support.dockerfile_reader import read_dockerfile
 from tests.support.image_library import PACKAGE, planned, shipped
-from vdbg_env.engine.context_tar import tar_stream, upload
+from vdbg_env.engine.trees import tar_stream, upload
 from vdbg_env.image.context import BuildContext
-from vdbg_env.image.dockerfile import dockerfile
-from vdbg_env.image.plan import BuildPlan
+from vdbg_env.image.plan import BuildPlan, dockerfile
 from vdbg_env.image.planner import plan
 from vdbg_env.image.profile import BuildRequest, DebugInfo, Dialect, ImageSpec, LocalTree, Source, parse_source
 

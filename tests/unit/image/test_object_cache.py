@@ -9,9 +9,8 @@ import pytest
 from tests.support.golden import assert_golden
 from tests.support.image_library import planned
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.dockerfile import dockerfile
 from vdbg_env.image.manifests import apptainer
-from vdbg_env.image.plan import CommandStep
+from vdbg_env.image.plan import CommandStep, dockerfile
 from vdbg_env.image.profile import BuildRequest
 
 LAUNCHER = Path(__file__).parents[3] / "templates" / "object-cache.sh"

@@ -16,8 +16,7 @@ from tests.support.dockerfile_reader import read_dockerfile
 from tests.support.image_library import planned, shipped
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import ROOT
-from vdbg_env.image.dockerfile import dockerfile
-from vdbg_env.image.plan import CommandStep, CopyStep, Variable, shell_word
+from vdbg_env.image.plan import CommandStep, CopyStep, Variable, dockerfile, shell_word
 from vdbg_env.image.planner import plan
 from vdbg_env.image.profile import BuildRequest, ImageSpec, LocalTree, Secret, Site, Source, parse_source
 

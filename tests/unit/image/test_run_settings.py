@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.golden import assert_golden
 from tests.support.image_library import PACKAGE, planned
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.image.manifests import apptainer, compose, kubernetes
 from vdbg_env.image.profile import BuildRequest, Secret
 from vdbg_env.image.settings import (
@@ -74,7 +74,7 @@ def test_a_pod_asks_for_a_number_of_gpus(devices: tuple[str, ...], count: int) -
 def test_the_entry_point_gives_a_home_to_who_has_none(tmp_path: Path, home: str | None, given: bool) -> None:
     own = {} if home is None else {"HOME": home.replace("{tmp}", str(tmp_path))}
     ran = subprocess.run(
-        ["/bin/sh", str(data_dir("templates") / "entrypoint.sh"), "sh", "-c", "touch $HOME/x; echo $HOME"],
+        ["/bin/sh", str(SHIPPED_DATA / "templates" / "entrypoint.sh"), "sh", "-c", "touch $HOME/x; echo $HOME"],
         env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), **own}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     expected = tmp_path / f"home-{os.getuid()}" if given else tmp_path
@@ -89,7 +89,7 @@ def test_the_entry_point_starts_the_command_without_a_home_too(tmp_path: Path, f
     (tmp_path / "chmod").write_text("#!/bin/sh\necho 'Operation not permitted' >&2; exit 1\n")
     (tmp_path / "chmod").chmod(0o755)
     ran = subprocess.run(
-        ["/bin/sh", str(data_dir("templates") / "entrypoint.sh"), "sh", "-c", "echo $HOME"],
+        ["/bin/sh", str(SHIPPED_DATA / "templates" / "entrypoint.sh"), "sh", "-c", "echo $HOME"],
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(place), "HOME": "/"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def test_the_entry_point_leaves_the_guard_out_where_it_must(
     words = tuple(word.replace("/opt/vdbg", str(tmp_path)) for word in command)
     own = {"VDBG_GUARD": switch} if switch else {}
     ran = subprocess.run(
-        ["/bin/sh", str(data_dir("templates") / "entrypoint.sh"), str(show), "guard", "--", *words],
+        ["/bin/sh", str(SHIPPED_DATA / "templates" / "entrypoint.sh"), str(show), "guard", "--", *words],
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), **own},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -195,7 +195,7 @@ def test_settings_that_fight_each_other_are_told() -> None:
 
 
 def test_the_seccomp_profile_refuses_what_changes_the_host_and_lets_a_debugger_work() -> None:
-    profile = json.loads((data_dir("templates") / SECCOMP_FILE).read_bytes())
+    profile = json.loads((SHIPPED_DATA / "templates" / SECCOMP_FILE).read_bytes())
     refused = {name for rule in profile["syscalls"] for name in rule["names"]}
     assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
     assert {"mount", "unshare", "kexec_load", "bpf", "clone3"} <= refused

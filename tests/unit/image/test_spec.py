@@ -7,10 +7,10 @@ import jsonschema
 import pytest
 
 from tests.support.image_library import shipped
-from vdbg_env.build.request import profile_name, read_image_library
+from vdbg_env.build.build import profile_name, read_image_library
 from vdbg_env.common import yaml_source
-from vdbg_env.common.errors import BadDocument
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.image import knowledge, profile
 from vdbg_env.image.profile import ImageSpec, ProfileFile, read_spec
 
@@ -51,8 +51,8 @@ def test_a_profile_inherits_key_by_key_and_replaces_lists() -> None:
             "mine.yaml:6:11: 'make' is not one of vllm, cmake (did you mean 'cmake'?)",
         ),
         (CHILD + "build:\n  arch: 9.0\n", 'mine.yaml:6:9: write the version in quotes, "9.0": as a number it'),
-        (CHILD + "build:\n  memory_per_job_gib: many\n", "mine.yaml:6:23: input should be a valid number"),
-        (CHILD + "build:\n  memory_per_job_gib: 0\n", "mine.yaml:6:23: input should be greater than 0"),
+        (CHILD + "build:\n  memory_per_job_gib: many\n", "mine.yaml:6:23: a number is needed here, not 'many'"),
+        (CHILD + "build:\n  memory_per_job_gib: 0\n", "mine.yaml:6:23: 0 is not more than 0"),
         (CHILD + "base:\n  digest: sha256:beef\n", "mine.yaml:6:11: 'sha256:beef' is not a digest: sha256: and 64"),
         (CHILD + "base: debian\n", "mine.yaml:5:7: a mapping is needed here, not a text"),
         (CHILD + 'summary2: "a"\nsummary2: "b"\n', "mine.yaml:6:1: duplicate key 'summary2', first given on line 5"),
@@ -108,12 +108,12 @@ def test_every_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     [(profile.SCHEMA_FILE, profile.json_schema()), (f"knowledge/../{knowledge.SCHEMA_FILE}", knowledge.json_schema())],
 )
 def test_the_published_schema_is_the_one_checked_against(file: str, schema: dict[str, object]) -> None:
-    published = data_dir("images") / file
+    published = SHIPPED_DATA / "images" / file
     assert json.loads(published.read_text()) == schema, f"vdbg-env images schema > images/{file}"
 
 
 # The tables below knowledge/flags have a schema of their own.
-FILES = sorted(path for path in data_dir("images").rglob("*.yaml") if path.parent.name != "flags")
+FILES = sorted(path for path in (SHIPPED_DATA / "images").rglob("*.yaml") if path.parent.name != "flags")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.image_library import planned, shipped
-from vdbg_env.image.dockerfile import dockerfile
 from vdbg_env.image.knowledge import read_knowledge
+from vdbg_env.image.plan import dockerfile
 from vdbg_env.image.profile import BuildRequest, parse_source
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "vllm_knowledge.py"

@@ -1,19 +1,24 @@
 """What a name, a core dump or an extension means in a stock wheel, and what is refused with its reason."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
+from gpucore.dwarf import OtherHeaders, SourceFrame
 from gpucore.fatbin import EntryKind, find_device_code
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.cubins import DATA, cubin
+from tests.support.schemas import Contract
+from vdbg_env.common.console import json_text
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, CoreFiles
-from vdbg_env.image.units import Unit
-from vdbg_env.lines.build import LinesRequest, compare, rebuild
-from vdbg_env.lines.stock import (
+from vdbg_env_lines.build import CoreLines, HeadersShare, LinesRequest, Unplaced, compare, rebuild
+from vdbg_env_lines.result import Written, lines_json, lines_text
+from vdbg_env_lines.stock import (
     CoreCode,
     StockCubin,
     StockLibrary,
@@ -27,8 +32,7 @@ from vdbg_env.lines.stock import (
     require_runnable,
     wanted_by_core,
 )
-from vdbg_env.lines.units import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitOrder
-from vdbg_env.report.lineinfo.lines_built import lines_text
+from vdbg_env_lines.units import CompiledUnit, ConfiguredTree, OtherProject, Release, TreeRequest, Unit, UnitOrder
 
 
 def unit(name: str, number: int = 0) -> StockUnit:
@@ -227,3 +231,36 @@ def test_a_build_with_line_info_is_the_same_code_and_another_source_is_not() -> 
     assert same.complete and same.total == 2 and same.renamed == ()
     other = compare(stock, cubin("shared_leaf_sm90"))
     assert other.identical == () and len(other.missing) == 2 and not other.complete
+
+
+def test_the_json_of_a_build_of_lines_has_every_field_of_its_schema() -> None:
+    contract = Contract("lines-build-v1")
+    unit = replace(OTHER, extension="_C", source="right.cu")
+    builds = Builds((unit,), naming={"right.cu": 1}, cubins={"right.cu": SAME})
+    request = LinesRequest(requirement="toy==1.0", wanted=Wanted(kernels=("kern",)))
+    result = rebuild(request, [KERN], RELEASE, origin="toy.whl", builds=builds)  # type: ignore[arg-type]
+    (built,) = result.built
+    assert built.comparison
+    project = OtherProject(name="cutlass", repository="https://x/cutlass", revision="v4.4", variable="CUTLASS_DIR")
+    headers = OtherHeaders(project="CUTLASS", used="4.2", wanted="4.4")
+    rare = replace(
+        result,
+        tree=replace(result.tree, notes=("a note",), projects=(project,)),
+        built=(
+            replace(
+                built,
+                comparison=replace(built.comparison, differing=("d",), missing=("m",), renamed=(("a", "b"),)),
+                compiled=replace(built.compiled, output="an error"),
+            ),
+        ),
+        unplaced=(Unplaced(choice=built.choice, reason="r"),),
+    )
+    shown = SourceFrame(function="f", file="a.cu", line=3)
+    written = Written(
+        path=Path("a.lines"),
+        core=CoreLines(file="c.nvcudmp", shown=shown, places=2, without=("k+0x10",)),
+        headers=(HeadersShare(headers=headers, instructions=1, of=2),),
+    )
+    contract.check(json.loads(json_text(lines_json(result))))
+    contract.check(json.loads(json_text(lines_json(rare, written))))
+    assert contract.never_met() == set()

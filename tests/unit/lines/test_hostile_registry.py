@@ -17,9 +17,9 @@ import requests
 
 from tests.support.line_packs import pack_of
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.lines import remote
-from vdbg_env.lines.remote import RegistryTarget, _Repository, parse_reference
-from vdbg_env.lines.stores import CarriedPack
+from vdbg_env_lines import remote
+from vdbg_env_lines.remote import RegistryTarget, _Repository, parse_reference
+from vdbg_env_lines.stores import CarriedPack
 
 Asked = list[tuple[str, str, str | None]]
 Answer = tuple[int, dict[str, str]]

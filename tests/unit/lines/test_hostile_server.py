@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.lines import remote
+from vdbg_env_lines import remote
 
 Say = Callable[[socket.socket], None]
 

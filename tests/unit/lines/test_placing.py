@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units import (
+from vdbg_env_lines.units import (
     Unit,
     compiler_packages,
     cubin_for,

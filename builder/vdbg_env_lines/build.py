@@ -25,9 +25,8 @@ from gpucore.mangling import demangle, short_name
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, BinarySource, CoreFiles
 from vdbg_env.crash.line_packs import PackedLines, PackFile
-from vdbg_env.image.units import Unit, match_by_order, torch_arch_list
 from vdbg_env.lines.packs import Packed, PackRequest, pack_lines
-from vdbg_env.lines.stock import (
+from vdbg_env_lines.stock import (
     Choice,
     StockCubin,
     StockLibrary,
@@ -37,7 +36,17 @@ from vdbg_env.lines.stock import (
     read_stock,
     require_compiler,
 )
-from vdbg_env.lines.units import CompiledUnit, ConfiguredTree, Release, TreeRequest, UnitBuilds, UnitOrder
+from vdbg_env_lines.units import (
+    CompiledUnit,
+    ConfiguredTree,
+    Release,
+    TreeRequest,
+    Unit,
+    UnitBuilds,
+    UnitOrder,
+    match_by_order,
+    torch_arch_list,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,7 +428,7 @@ def _of_other_headers(record: LineRecord, binaries: Mapping[str, Provenance]) ->
 
 
 def lines_for_core(path: str, pack: bytes, files: CoreFiles) -> CoreLines:
-    """Look the places of a core up in a pack: those of its faults, without a fault those where warps stand."""
+    """Look the places of a core up in a pack: those of its faults, without a fault those where warps are."""
     with files.open(path) as core:
         read = decode_core(
             core.data, file=core.name, modified=core.modified, lines=PackedLines([_OnePack(pack)] if pack else [])

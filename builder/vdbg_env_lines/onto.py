@@ -10,18 +10,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gpucore.elf import SHT_NOBITS, Elf, Section
 from gpucore.graft import add_line_tables, rewrite_library
 from gpucore.lineinfo import read_coverage
-from vdbg_env.build.builder import Installed, Swap
+from vdbg_env.common.console import duration
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
-from vdbg_env.common.size import duration
 from vdbg_env.crash.files import BinaryFile
 from vdbg_env.image.plan import LABEL_PROOF
 from vdbg_env.image.profile import OwnPackage
-from vdbg_env.lines.build import (
+from vdbg_env_lines.build import (
     BuiltUnit,
     HeadersShare,
     LinesBuilt,
@@ -30,10 +29,10 @@ from vdbg_env.lines.build import (
     pack_built,
     rebuild,
 )
-from vdbg_env.lines.stock import StockCubin, StockLibrary, extension_of, read_stock, require_runnable
-from vdbg_env.lines.units import UnitBuilds
-from vdbg_env.report.codec.document import plain
-from vdbg_env.report.lineinfo.lines_built import HeadersJson, LinesDocument, Written, lines_text
+from vdbg_env_lines.result import Written, headers_json, lines_json, lines_text
+from vdbg_env_lines.stock import StockCubin, StockLibrary, extension_of, read_stock, require_runnable
+from vdbg_env_lines.swap import DockerSwaps, Installed, Swap
+from vdbg_env_lines.units import UnitBuilds
 
 # Prove a swapped image from its own files: the same code, the same host part, and line tables where they belong.
 
@@ -189,9 +188,6 @@ def _compared(elf: Elf) -> Iterator[Section]:
 def _contents(elf: Elf, section: Section) -> bytes:
     return b"" if section.type == SHT_NOBITS else bytes(elf.contents(section))
 
-
-if TYPE_CHECKING:
-    from vdbg_env.build.swap import DockerSwaps
 
 LABEL_BASE = "dev.vdbg-env.onto"
 """The image that a swapped one was made from, by its id."""
@@ -369,7 +365,7 @@ def onto_json(result: OntoResult) -> dict[str, Any]:
         "base": result.base.image_id,
         "image_id": result.image_id,
         "tags": list(result.tags),
-        "lines": plain(result.lines, LinesDocument),
+        "lines": lines_json(result.lines),
         "proof": {
             "summary": result.proof.label(),
             "libraries": [
@@ -385,6 +381,6 @@ def onto_json(result: OntoResult) -> dict[str, Any]:
                 for library in result.proof.libraries
             ],
         },
-        "headers": [plain(share, HeadersJson) for share in result.headers],
+        "headers": [headers_json(share) for share in result.headers],
         "duration_s": round(result.duration_s, 3),
     }

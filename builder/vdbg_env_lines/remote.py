@@ -20,8 +20,8 @@ from gpucore.errors import UnreadableBinary
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.stop import waiting
 from vdbg_env.crash.line_packs import SUFFIX, LineStore, PackFile
-from vdbg_env.lines import stores
-from vdbg_env.lines.stores import DIGEST, KEYS, LIST, PACKS, CarriedPack, PackCache, PackTarget, read_list
+from vdbg_env_lines import stores
+from vdbg_env_lines.stores import DIGEST, KEYS, LIST, PACKS, CarriedPack, PackCache, PackTarget, read_list
 
 LARGEST: Final = 1 << 30  # the packs of whole wheels have a hundredth of that
 _TIMEOUTS: Final = (5.0, 60.0)  # seconds to connect, and between two pieces of an answer
@@ -437,12 +437,11 @@ class _Repository:
             raise HostNotAble(f"{realm} sends no token") from error
 
 
-def open_remote(name: str, environment: Mapping[str, str]) -> LineStore:
+def open_store(address: str) -> LineStore:
     """Return the store at an address; raises BadInput for one of another form."""
-    if name.startswith("oci://"):
-        return RegistryStore(parse_reference(name), stores.cache(environment))
-
-    return HttpStore(name, stores.cache(environment))
+    if address.startswith(SCHEME):
+        return RegistryStore(parse_reference(address), stores.cache())
+    return HttpStore(address, stores.cache())
 
 
 def open_target(name: str) -> PackTarget:
@@ -452,7 +451,6 @@ def open_target(name: str) -> PackTarget:
             f"{name} only gives line packs",
             next_step="vdbg-env lines push PACK FOLDER, where FOLDER is what the web server hands out at that address",
         )
-    if name.startswith("oci://"):
+    if name.startswith(SCHEME):
         return RegistryTarget(parse_reference(name))
-
     return stores.PublishedFolder(Path(name).expanduser())

@@ -28,9 +28,16 @@ from vdbg_env.build.builder import BuildEvent, OutputLine, StepEnded, StepStarte
 from vdbg_env.build.host import kept_environment
 from vdbg_env.build.progress import TAIL_LINES, LineSplitter
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
-from vdbg_env.image.units import compiler_packages, cubin_argv, header_package, missing_header
-from vdbg_env.lines.units import CompiledUnit, ConfiguredTree, UnitOrder
 from vdbg_env.supervisor.proc import send_to_group
+from vdbg_env_lines.units import (
+    CompiledUnit,
+    ConfiguredTree,
+    UnitOrder,
+    compiler_packages,
+    cubin_argv,
+    header_package,
+    missing_header,
+)
 
 # Folders that are made once and kept, so a later call continues where an earlier one stopped.
 

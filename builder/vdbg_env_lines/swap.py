@@ -9,24 +9,52 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from docker import errors
 from pydantic import BaseModel, StringConstraints, TypeAdapter
 
-from vdbg_env.build.builder import Installed, Swap
 from vdbg_env.build.buildkit import EngineBuilder
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.common.resources import data_dir, readers_dir
+from vdbg_env.common.resources import READERS, SHIPPED_DATA
 from vdbg_env.engine.client import Engine, engine_errors, inspect_image
 from vdbg_env.engine.containers import created, tool_container
 from vdbg_env.engine.images import answer, container_archive
 from vdbg_env.image.context import ROOT, BuildContext, FileBytes, TreeOnDisk
-from vdbg_env.image.dockerfile import quoted
+from vdbg_env.image.plan import quoted
 from vdbg_env.image.planner import GUARD
 from vdbg_env.image.profile import OwnPackage
-from vdbg_env.lines.units import Release
+from vdbg_env_lines.units import Release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A package in an image: its metadata, the folder of its modules, and the Python that has it.
+
+    `image_id` is what the image's name stood for.
+    """
+
+    release: Release
+    folder: str
+    image_id: str
+    python: str = "python3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """A library to replace: its path in the image, what is there now, and what comes in its place."""
+
+    path: str
+    stock: bytes
+    new: bytes
+
+    @property
+    def kept(self) -> str:
+        """The path where the original stays; no loader looks for such a name."""
+        return f"{self.path}.stock"
+
 
 # Add this program to an image that exists, in front of the image's own entry point, without a network in the build.
 #
@@ -104,7 +132,7 @@ def _fetch(about: tuple[int, int, str], package: OwnPackage, folder: Path) -> No
 
 
 def _build(images: EngineBuilder, image_id: str, python: str, package: OwnPackage, wheels: Path) -> str:
-    templates = data_dir("templates")
+    templates = SHIPPED_DATA / "templates"
     config = inspect_image(images.engine, image_id)["Config"]
     with images.candidate(image_id) as base:
         items = (
@@ -280,4 +308,4 @@ def _release(found: _Metadata, image: str, project: str) -> Release:
 
 def readers() -> dict[str, bytes]:
     """Return the modules that the image's Python reads headers with, by their path in the image."""
-    return {f"{_LENT}/gpucore/{name}": (readers_dir() / name).read_bytes() for name in _READERS}
+    return {f"{_LENT}/gpucore/{name}": (READERS / name).read_bytes() for name in _READERS}

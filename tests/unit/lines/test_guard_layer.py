@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from vdbg_env.build import swap
 from vdbg_env.build.buildkit import EngineBuilder
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.programs import Completed
 from vdbg_env.image.context import FileBytes
 from vdbg_env.image.profile import OwnPackage
+from vdbg_env_lines import swap
 
 PACKAGE = OwnPackage(wheel=FileBytes(name="vdbg_env.whl", data=b""), requirements=("x",))
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.build.unit_sources import mentions
-from vdbg_env.build.units import installed_release
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units import Unit
+from vdbg_env_lines.compilers import installed_release
+from vdbg_env_lines.sources import mentions
+from vdbg_env_lines.units import Unit
 
 
 def test_the_names_of_a_source_are_its_own_and_those_of_what_it_includes(tmp_path: Path) -> None:

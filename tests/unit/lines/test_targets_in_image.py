@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
-from vdbg_env.build import swap
+from vdbg_env_lines import swap
 
 
 def test_the_readers_that_an_image_gets_are_enough(tmp_path: Path) -> None:

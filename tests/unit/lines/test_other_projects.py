@@ -5,7 +5,7 @@ The text is written as vLLM 0.33.0's files are.
 
 import pytest
 
-from vdbg_env.image.units import OtherProject, cutlass_release, nearest_cutlass, pinned_projects, project_of
+from vdbg_env_lines.units import OtherProject, cutlass_release, nearest_cutlass, pinned_projects, project_of
 
 TOP = """
 set(CUTLASS_REVISION "v4.7.1")

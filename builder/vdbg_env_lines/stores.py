@@ -1,4 +1,4 @@
-"""Where line packs are kept: the cache of what was fetched, a folder here, a folder that a server publishes."""
+"""Where line packs go: into the cache of what was fetched, a folder here, a folder that a web server hands out."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from platformdirs import user_cache_path
-
 from gpucore.errors import UnreadableBinary
 from gpucore.line_pack import KEY_SIZE, checksum
 from gpucore.line_packs import LinePack
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.mapped import mapped_for_good
-from vdbg_env.crash.files import Buffer
-from vdbg_env.crash.line_packs import SUFFIX, PackFile, write_whole
+from vdbg_env.crash.files import Buffer, mapped_for_good
+from vdbg_env.crash.line_packs import SUFFIX, LineStore, PackFile, write_whole
+from vdbg_env.image.settings import parse_size
+from vdbg_env.lines.packs import cache_folder, least_used, summarize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +44,21 @@ class PackTarget(Protocol):
         Raises BadInput when a folder cannot be written, HostNotAble when a server refuses.
         """
         ...
+
+
+def carry(stores: Sequence[LineStore], target: PackTarget) -> tuple[str, ...]:
+    """Put the packs of some stores into a target, each read to its end before; raises as stores and targets do."""
+    packs = [_sound(file) for store in stores for file in store.packs()]
+    if not packs:
+        raise BadInput(f"{', '.join(store.name for store in stores)} has no line pack")
+    return target.put(packs)
+
+
+def _sound(file: PackFile) -> CarriedPack:
+    found = summarize(file, check=True)
+    if found.problem:
+        raise UnreadableBinary(f"{file.name}: {found.problem}", next_step="get it again, or pack it again")
+    return CarriedPack(digest=found.digest, functions=found.functions, builds=found.builds, data=file.data)
 
 
 # Packs that were fetched, by their sha256, up to a number of bytes: those that were not used for longest go first.
@@ -93,22 +107,6 @@ class PackCache:
                 path.unlink(missing_ok=True)
 
 
-def least_used(folder: Path, most_bytes: int) -> list[Path]:
-    """Return the packs to remove for the others to fit into some bytes: those unused for longest."""
-    found = []
-    for path in folder.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(FileNotFoundError):  # another process removed it
-            status = path.stat()
-            found.append((status.st_mtime, status.st_size, path))
-    found.sort(key=lambda row: (-row[0], row[2]))
-    removed, total = [], 0
-    for _, size, path in found:
-        total += size
-        if total > most_bytes:
-            removed.append(path)
-    return removed
-
-
 # The index of a store: which packs may have a function, by the first bytes of its code hash and of its name's hash.
 #
 # 256 small files, by the first byte of the key; a row is a key of eight bytes and the sha256 of a pack. A client
@@ -153,9 +151,6 @@ def load_shard(data: bytes) -> set[tuple[bytes, bytes]]:
     return set(_ROW.iter_unpack(body))
 
 
-# Packs on this machine, by their sha256: what was pulled, and what was fetched.
-
-
 class Shelf:
     """A PackTarget over a folder of this machine; packs that are there already stay."""
 
@@ -169,19 +164,6 @@ class Shelf:
             if not path.exists():
                 write_whole(path, data)
         return tuple(map(str, paths))
-
-    def prune(self, most_bytes: int, *, dry_run: bool) -> tuple[tuple[str, int], ...]:
-        """Remove the packs unused for longest until the others fit into some bytes; return path and size of each.
-
-        Raises BadInput where one cannot be removed.
-        """
-        found = {path: path.stat().st_size for path in least_used(self._folder, most_bytes)}
-        for path in found if not dry_run else ():
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise BadInput(f"{path} cannot be removed: {error.strerror or error}") from error
-        return tuple((str(path), size) for path, size in found.items())
 
 
 # A folder that a web server hands out: immutable packs by their sha256, a list of them, and an index by keys.
@@ -247,15 +229,7 @@ BOUND: Final = "VDBG_LINES_CACHE"
 _BOUND: Final = 4 << 30
 
 
-def cache(environment: Mapping[str, str]) -> PackCache:
+def cache() -> PackCache:
     """Return the cache of what was fetched; VDBG_LINES_CACHE says how large it may be, such as 8g."""
-    # what fetches loads more than what reads a folder
-    from vdbg_env.image.settings import parse_size
-
-    bound = environment.get(BOUND)
+    bound = os.environ.get(BOUND)
     return PackCache(cache_folder(), parse_size(bound, BOUND) if bound else _BOUND)
-
-
-def cache_folder() -> Path:
-    """Return the folder of packs that were fetched: `vdbg-env/lines` in the user's cache folder."""
-    return user_cache_path("vdbg-env") / "lines"

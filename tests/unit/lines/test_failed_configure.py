@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.build.unit_sources import LocalUnitBuilds, _headers_used
-from vdbg_env.build.units import Programs
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env.image.units import OtherProject
-from vdbg_env.lines.units import ConfiguredTree
+from vdbg_env_lines.compilers import Programs
+from vdbg_env_lines.sources import LocalUnitBuilds, _headers_used
+from vdbg_env_lines.units import ConfiguredTree, OtherProject
 
 # Stands in for CMake: its words, as 4.1 prints them.
 PRINTS = """

@@ -18,7 +18,7 @@ from gpucore.fatbin import Entry, EntryKind
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.crash.files import BinaryFile, CoreFiles
-from vdbg_env.image.units import cubin_for, parse_arch
+from vdbg_env_lines.units import cubin_for, parse_arch
 
 _SECTION = ".nv_fatbin"
 _PTX_VERSION = re.compile(rb"^\.version (\d+\.\d+)", re.MULTILINE)

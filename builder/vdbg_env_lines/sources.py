@@ -18,20 +18,25 @@ import platformdirs
 
 from gpucore.dwarf import UNKNOWN
 from gpucore.line_packs import PackedHeaders
-from vdbg_env.build.units import Compiler, Kept, Programs, Tell, Toolkit
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.common.tar import tarfile
-from vdbg_env.image.units import (
+from vdbg_env_lines.compilers import Compiler, Kept, Programs, Tell, Toolkit
+from vdbg_env_lines.units import (
     GENERATOR_PACKAGE,
+    CompiledUnit,
+    ConfiguredTree,
     CutlassPackage,
     OtherProject,
+    Release,
+    StockWheel,
+    TreeRequest,
     Unit,
+    UnitOrder,
     cutlass_release,
     nearest_cutlass,
     pinned_projects,
     read_compile_commands,
 )
-from vdbg_env.lines.units import CompiledUnit, ConfiguredTree, Release, StockWheel, TreeRequest, UnitOrder
 
 # What a configure and a compile need of torch: its headers and CMake files, from its wheel, without its libraries.
 #

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.image.units import Unit, cubin_argv, read_compile_commands
+from vdbg_env_lines.units import Unit, cubin_argv, read_compile_commands
 
 COMMAND = (
     "/cuda/bin/nvcc -forward-unknown-to-host-compiler -DTORCH_TARGET_VERSION=0x020B000000000000ULL -I/src/csrc "
