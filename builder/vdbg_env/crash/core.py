@@ -1,4 +1,4 @@
-"""Read GPU cores and show them: faults with their chains, where all warps stand, what wrote them."""
+"""Read GPU cores and show them: faults with their chains, where all warps are, what wrote them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from gpucore.core_reader import CoreSections, Device, Metadata
 from gpucore.elf import Buffer
 from gpucore.errors import GpucoreError, UnreadableBinary
 from gpucore.mangling import demangle, short_name
+from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput
-from vdbg_env.common.printable import json_text, printable
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.places import (
@@ -49,6 +49,7 @@ from vdbg_env.crash.places import (
 from vdbg_env.evidence.gpu_findings import maker_of, vllm_library
 
 if TYPE_CHECKING:
+    from vdbg_env.crash.memory_map import MemoryMap
     from vdbg_env.crash.why import AddressWhy
 
 _MOST_PLACES: Final = 12
@@ -83,8 +84,11 @@ def read_cores(
     *,
     registers: bool = False,
     parameters: bool = False,
+    maps: Sequence[MemoryMap] | None = None,
 ) -> CoresRead:
-    """Read every dump that is named, or lies in a folder; `lines` has those of code that was built without.
+    """Read every dump that is named, or is in a folder; `lines` has those of code that was built without.
+
+    `maps` say which tensor is at which address; without any, those next to each core are taken.
 
     Raises BadInput when none of them could be read; with some readable the others are in `problems`.
     """
@@ -98,7 +102,7 @@ def read_cores(
                     core.data, file=core.name, modified=core.modified, registers=registers, parameters=parameters,
                     lines=lines,
                 )  # fmt: skip
-                read = explained(decoded, core.data, source_text.text)
+                read = explained(decoded, core.data, source_text.text, core=path, maps=maps)
                 if lines and any(location and not location.chain for location in _locations(read)):
                     read = replace(read, notes=(*read.notes, *lines.notes))
                 if core.notes:
@@ -114,20 +118,39 @@ def read_cores(
     return CoresRead(readings=tuple(readings), sources=sources, problems=tuple(problems))
 
 
-def explained(read: DecodedCore, data: Buffer, source: Callable[[str], Sequence[str] | None] | None = None) -> Core:
+def explained(
+    read: DecodedCore,
+    data: Buffer,
+    source: Callable[[str], Sequence[str] | None] | None = None,
+    *,
+    core: str = "",
+    maps: Sequence[MemoryMap] | None = None,
+) -> Core:
     """Return a core with why the addresses of its faults were bad; `data` are the bytes that it was read from.
 
-    `source` gives the lines of a source file: for the names of arguments and of loaded values.
+    `source` gives the lines of a source file: for the names of arguments and of loaded values. `maps` name the memory;
+    without any, those next to the file `core` do, else the memory that the core itself holds.
     """
-    core = Core(**{field.name: getattr(read, field.name) for field in fields(read)})
+    told = Core(**{field.name: getattr(read, field.name) for field in fields(read)})
     if not any(fault.pc is not None and fault.precise for fault in read.faults):
-        return core
+        return told
     from vdbg_env.crash.why import Explainer  # loaded for a dump with a fault alone
 
     explainer, sections = Explainer(source), CoreSections(data)
     addresses = tuple(explainer.fault(read.core, sections, fault) for fault in read.faults[:_MOST_EXPLAINED])
+    if any(addresses):
+        from vdbg_env.crash.memory_files import maps_of, of_process, with_owner
+
+        known = maps_of(core, sections) if maps is None else of_process(maps, core)
+        addresses = tuple(address and with_owner(address, known, at=_time_of(read)) for address in addresses)
     rest = (None,) * (len(read.faults) - len(addresses))
-    return replace(core, addresses=(*addresses, *rest), notes=(*core.notes, *explainer.notes))
+    return replace(told, addresses=(*addresses, *rest), notes=(*told.notes, *explainer.notes))
+
+
+def _time_of(read: DecodedCore) -> float | None:
+    """Return when a dump was written, by itself: a file's own time may be that of a copy."""
+    metadata = read.core.metadata
+    return metadata.row.timestamp or None if metadata else None
 
 
 def _locations(read: DecodedCore) -> list[Location | None]:
@@ -245,15 +268,16 @@ def _core(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str
     yield ""
     yield from _provenance(reading)
     yield from (f"  note: {printable(note)}" for note in reading.notes)
-    yield from _next(reading)
+    yield from (f"  try: {printable(command)}" for command in next_commands(reading))
 
 
-def _next(reading: Core) -> Iterator[str]:
-    """Say how to get lines of vLLM's own kernels, where a place that counts has none."""
+def next_commands(reading: Core) -> tuple[str, ...]:
+    """Return the command that gives lines of vLLM's own kernels, where a place that counts has none."""
     places: Sequence[Fault | WarpGroup] = reading.faults or reading.warp_groups[:1]
     without = [place.kernel for place in places if place.kernel and not (place.location and place.location.chain)]
     if any(_may_be_vllm(demangle(kernel)) for kernel in without):
-        yield f"  try: vdbg-env lines build vllm==VERSION --core {printable(shlex.quote(reading.file))}"
+        return (f"vdbg-env lines build vllm==VERSION --core {shlex.quote(reading.file)}",)
+    return ()
 
 
 def _may_be_vllm(kernel: str) -> bool:
@@ -573,6 +597,7 @@ def _fault_json(
         "function_offset": _hex(location.function_offset) if location else None,
         **location_json(location, sources),
         "address": address and address.document,
+        "why": address.lines if address else (),
         "threads": {
             "count": fault.threads, "warps": fault.warps, "blocks": fault.blocks, "first": first and asdict(first.at),
         },

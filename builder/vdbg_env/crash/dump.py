@@ -22,10 +22,9 @@ from typing import Final
 
 from gpucore.elf import Elf
 from gpucore.errors import UnreadableBinary
+from vdbg_env.common.console import json_text, printable, size_text
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
-from vdbg_env.common.mapped import mapped
-from vdbg_env.common.printable import json_text, printable
-from vdbg_env.common.size import size_text
+from vdbg_env.crash.files import mapped
 from vdbg_env.supervisor import proc
 
 
@@ -43,7 +42,7 @@ class PipeState(StrEnum):
 class DumpTarget:
     """One process of a tree, and its core-dump pipe.
 
-    `namespace_pid` is its number inside its container, where `%p` comes from. `pipe` is the path as the process sees
+    `namespace_pid` is its number inside its container, which `%p` is. `pipe` is the path as the process sees
     it, `descriptor` the number of its reading end. The dump will lie in `dump_folder`, as the process sees it, under a
     name that the regular expression `dump_name` fits.
     """

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, assert_never
 
+from vdbg_env.common.console import json_text, printable, size_text
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.printable import json_text, printable
-from vdbg_env.common.size import size_text
 from vdbg_env.record.dump_files import Dump, Exported, Removal, Retention, age_text, retire
 
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gzip
 import mmap
 import os
 import shutil
+import signal
 import stat
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-from gpucore.fatbin import may_hold_device_code
 from vdbg_env.common.errors import BadInput, HostNotAble, unreadable
-from vdbg_env.common.mapped import mapped
 
 Buffer = bytes | memoryview
 
@@ -184,6 +184,8 @@ def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
 
 def _is_candidate(path: Path) -> bool:
     with path.open("rb", buffering=0) as file:
+        from gpucore.fatbin import may_hold_device_code  # what reads cores in an image has the standard library alone
+
         return may_hold_device_code(file.read(HEAD))
 
 
@@ -268,11 +270,11 @@ class CoreFiles:
 def _dumps_below(folder: str) -> Iterator[str]:
     closed: list[OSError] = []
     for root, _, names in os.walk(folder, onerror=closed.append):
-        yield from (str(path) for name in names if _is_dump(path := Path(root, name)))
+        yield from (str(path) for name in names if is_dump(path := Path(root, name)))
     yield from (str(error.filename) for error in closed)
 
 
-def _is_dump(path: Path) -> bool:
+def is_dump(path: Path) -> bool:
     """Say whether a file may be a dump: by its name, by its first bytes, or because it cannot be read."""
     from vdbg_env.record.dump_files import (  # loaded for a folder alone: a named file needs no record
         HEAD_BYTES,
@@ -326,10 +328,13 @@ def _expand_core(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
 
 
 class SourceText(Protocol):
-    """Finds the text of source lines, wherever the sources lie now."""
+    """Finds the text of source lines, wherever the sources are now."""
 
     def line(self, file: str, number: int) -> str | None:
         """Return a line by the file name in the line table and its 1-based number; None when it cannot be found."""
+
+    def text(self, file: str) -> Sequence[str] | None:
+        """Return all lines of a source file, without their ends; None when it is not found."""
 
 
 LARGEST: Final = 32 << 20  # bytes; what is larger is no source file
@@ -346,13 +351,20 @@ class SourceFiles:
     """SourceText over folders.
 
     A path is first rewritten by `mappings` (old prefix, new prefix), then looked for below each of `roots` with its
-    leading folders dropped one by one, then taken as it is. Only what is named as a source file is read: a workload
-    says which files these are, and is to have no other one of this machine shown in a report.
+    leading folders dropped one by one, then taken as it is. Only what is named as a source file, and what `admit` lets
+    through, is read: a workload says which files these are, and is to have no other one of this machine shown.
     """
 
-    def __init__(self, roots: Sequence[str] = (), mappings: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        roots: Sequence[str] = (),
+        mappings: Sequence[tuple[str, str]] = (),
+        *,
+        admit: Callable[[Path], bool] = lambda _: True,
+    ) -> None:
         self._roots: Final = tuple(Path(root) for root in roots)
         self._mappings: Final = tuple(mappings)
+        self._admit: Final = admit
 
     def line(self, file: str, number: int) -> str | None:
         """Return the text of a line, without its end; None when the file is not found or is shorter."""
@@ -361,7 +373,8 @@ class SourceFiles:
 
     def text(self, file: str) -> tuple[str, ...] | None:
         """Return all lines of a source file, without their ends; None when it is not found."""
-        return next((lines for path in self._candidates(file) if (lines := _lines(path)) is not None), None)
+        paths = filter(self._admit, self._candidates(file))
+        return next((lines for path in paths if (lines := _lines(path)) is not None), None)
 
     def _candidates(self, file: str) -> Iterator[Path]:
         if "\0" in file:
@@ -402,3 +415,94 @@ class Scratch:
             file.write(data)
             file.flush()
             yield Path(file.name)
+
+
+# Map a file that another program may cut short: what is gone reads as zeros, and is an error at the end. To read behind
+# the end of a file that was cut, or what its disk no longer gives, is a SIGBUS, which ends a program at once. As
+# libwayland does for the buffers of its clients, zeros are put there, and the reader continues.
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+_GONE = "it was cut short, or its disk failed, while it was read: once nothing writes to it, the same again"
+_SA_SIGINFO = 4
+_SI_ADDR = 16  # where the address is in a siginfo_t of a 64-bit machine
+_MAP_FIXED = 0x10
+_OURS = "r--s"  # of /proc/self/maps: shared pages that are only read
+_Handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class _Sigaction(ctypes.Structure):
+    """The structure sigaction of glibc and musl on 64-bit machines."""
+
+    _fields_ = (
+        ("handler", _Handler),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
+        ("rest", ctypes.c_void_p),
+    )
+
+
+_replaced: list[int] = []  # the address of each page from which on zeros were put into a mapping
+
+
+def mapped_for_good(path: Path) -> memoryview:
+    """Return the bytes of a file, mapped until the program ends; raises OSError when it cannot be read."""
+    with path.open("rb") as file:
+        return memoryview(_pages(file.fileno()))
+
+
+@contextmanager
+def mapped(descriptor: int, path: str | os.PathLike[str]) -> Iterator[memoryview]:
+    """Yield the bytes of an open file, mapped; they are gone once the block ends and no slice of them is held.
+
+    Raises OSError at the end of the block, in place of what it raised, when bytes were gone when they were read.
+    """
+    before = len(_replaced)
+    pages = _pages(descriptor)
+    view = memoryview(pages)
+    try:
+        yield view
+    finally:
+        with suppress(BufferError):  # the reader still holds a slice: the pages go when it lets go
+            view.release()
+            if isinstance(pages, mmap.mmap):
+                pages.close()
+        if len(_replaced) > before:
+            raise OSError(errno.EIO, _GONE, os.fspath(path))
+
+
+def _pages(descriptor: int) -> mmap.mmap | bytes:
+    _take_faults()
+    try:
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except ValueError:  # it is empty; to ask before would be too early
+        return b""
+
+
+def _take_faults() -> None:
+    """Have SIGBUS put zeros in place of what is gone; another program's handler, as faulthandler's, is replaced."""
+    action = _Sigaction(_HANDLER, (ctypes.c_ulong * 16)(), _SA_SIGINFO, None)
+    _libc.sigaction(signal.SIGBUS, ctypes.byref(action), None)
+
+
+def _on_fault(_number: int, info: int, _context: int) -> None:
+    """Put zeros from the page of the fault to the end of its mapping; for any other fault the signal is not handled.
+
+    It is called where the fault was, which for one of our mappings is a copy, search or checksum of its bytes.
+    """
+    address = ctypes.c_uint64.from_address(info + _SI_ADDR).value
+    page = address - address % mmap.PAGESIZE
+    for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
+        span, kind, _, _, _, name = f"{line} ".split(" ", 5)
+        start, end = (int(number, 16) for number in span.split("-"))
+        if start <= address < end and kind == _OURS:
+            _replaced.append(page)
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+            _libc.mmap(page, end - page, mmap.PROT_READ, flags, -1, 0)
+            with suppress(OSError):
+                os.write(2, f"{name.strip()}: {_GONE}\n".encode("utf-8", "surrogateescape"))
+            return
+    _libc.signal(signal.SIGBUS, 0)
+
+
+_HANDLER = _Handler(_on_fault)

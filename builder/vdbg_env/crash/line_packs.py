@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from platformdirs import user_data_path
 
@@ -19,9 +20,9 @@ from gpucore.fatbin import EntryKind, find_device_code
 from gpucore.line_pack import LineRecord, pack_keys
 from gpucore.line_packs import LinePack, distinct, match
 from gpucore.mangling import demangle, short_name
+from vdbg_env.common import plug_ins
 from vdbg_env.common.errors import ANY_ERROR, BAD_INPUT, BadInput, unreadable
-from vdbg_env.common.mapped import mapped_for_good
-from vdbg_env.crash.files import BinarySource, Buffer
+from vdbg_env.crash.files import BinarySource, Buffer, mapped_for_good
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 
     Raises BadInput when that is not possible.
     """
-    from vdbg_env.record.files import replacement  # only what writes needs the record
+    from vdbg_env.record.run_directory import replacement  # only what writes needs the record
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,27 +112,32 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
 VARIABLE: Final = "VDBG_LINES"
 
 
-def open_stores(
-    named: Sequence[str], environment: Mapping[str, str], remote: Callable[[str], LineStore]
-) -> tuple[LineStore, ...]:
+def packed_lines(named: Sequence[str] = ()) -> PackedLines:
+    """Return the lines of the packs that `--lines` names, and of those that are always looked through."""
+    return PackedLines(open_stores(named))
+
+
+def open_stores(named: Sequence[str] = ()) -> tuple[LineStore, ...]:
     """Return what `--lines` names, then what VDBG_LINES lists (by blanks or commas), then the default folder.
 
-    `remote` opens an address. Raises BadInput for a place of `--lines` that does not exist; of the others that is a
-    note when they are used.
+    Raises BadInput for a place of `--lines` that does not exist; of the others that is a note when they are used.
     """
-    listed = environment.get(VARIABLE, "").replace(",", " ").split()
-    asked = [open_store(name, remote) for name in [*named, *listed]]
+    listed = os.environ.get(VARIABLE, "").replace(",", " ").split()
+    asked = [open_store(name) for name in [*named, *listed]]
     for store in asked[: len(named)]:
         if isinstance(store, PackFolder):
             store.paths()
     return (*asked, PackFolder(default_folder(), optional=True))
 
 
-def open_store(name: str, remote: Callable[[str], LineStore]) -> LineStore:
-    """Return the store that a path or an address names; `remote` opens an address."""
-    if name.startswith(("http://", "https://", "oci://")):
-        return remote(name)
-    return PackFolder(Path(name).expanduser())
+def open_store(name: str) -> LineStore:
+    """Return the store that a path or an address names; raises BadInput where nothing here opens such an address."""
+    scheme, is_address, _ = name.partition("://")
+    if not is_address:
+        return PackFolder(Path(name).expanduser())
+    if opened := plug_ins.plug_in(plug_ins.LINE_STORES, scheme):
+        return cast(LineStore, opened(name))
+    raise BadInput(f"{name}: nothing here fetches line packs from {scheme}://", next_step="a path, https:// or oci://")
 
 
 def default_folder() -> Path:

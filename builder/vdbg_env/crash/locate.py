@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -26,9 +27,9 @@ from gpucore.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.mangling import demangle, short_name
+from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput, nearest
-from vdbg_env.common.printable import json_text, printable
-from vdbg_env.crash.files import BinaryFile, BinarySource, CoreFiles, SourceFiles, Tell, done
+from vdbg_env.crash.files import BinaryFile, BinaryFiles, BinarySource, CoreFiles, SourceFiles, Tell, done
 from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.places import (
     SourceLines,
@@ -42,6 +43,8 @@ from vdbg_env.crash.places import (
 )
 
 if TYPE_CHECKING:
+    from vdbg_env.crash.memory_files import Owners
+    from vdbg_env.crash.memory_map import MemoryMap
     from vdbg_env.crash.why import AddressWhy
 
 _MOST_NAMES: Final = 200_000
@@ -78,6 +81,7 @@ class LocateReport:
     candidates: tuple[Located, ...]
     sources: SourceLines
     notes: tuple[str, ...] = ()
+    owner: Owners | None = None
 
     @property
     def distinct(self) -> tuple[Located, ...]:
@@ -98,11 +102,13 @@ def locate(
     source_text: SourceFiles,
     lines: PackedLines | None = None,
     *,
+    maps: Sequence[MemoryMap] = (),
     arch: str | None = None,
     tell: Tell = lambda *_: None,
 ) -> LocateReport:
     """Find every place that the query means; `lines` has those of code that was built without.
 
+    `maps` say whose memory an absolute address is.
     `arch` keeps to one architecture, such as `sm_90`. `tell` hears of each file and how much is done.
 
     Raises BadInput when there is none: with the nearest names for an unknown name, and with the function's size
@@ -115,7 +121,12 @@ def locate(
             search.look_into(cubin)
     found = search.answer()
     sources = find_lines((place.location.chain for place in found), source_text)
-    return LocateReport(query=query, candidates=found, sources=sources, notes=tuple(search.notes))
+    owner = None
+    if maps and query.name is None:
+        from vdbg_env.crash.memory_files import ask  # loaded where the user asks for it
+
+        owner = ask(maps, query.value)
+    return LocateReport(query=query, candidates=found, sources=sources, notes=tuple(search.notes), owner=owner)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,6 +348,17 @@ def _is_gzipped(file: str) -> bool:
         return False  # the name of an image, or something that the other reader explains better
 
 
+def complete_kernel(files: Sequence[str], begun: str) -> list[str]:
+    """Return the short names of kernels in binaries that begin so, for the completion of a shell; 100 at most."""
+    found: set[str] = set()
+    for file in files:
+        with suppress(*BAD_INPUT), BinaryFiles().open(file) as binaries:
+            for binary in binaries:
+                cubins = (cubin.names() for cubin in _of_binary(binary, lambda _: None))
+                found |= {short_name(demangle(name)) for names in cubins if names for name in names.behind(".text.")}
+    return sorted(name for name in found if name.startswith(begun))[:100]
+
+
 def _of_binary(binary: BinaryFile, told: Callable[[float], None]) -> Iterator[_Cubin]:
     head = bytes(binary.data[:20])
     kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
@@ -385,6 +407,8 @@ def _lines(report: LocateReport) -> Iterator[str]:
     same = len(report.candidates) - len(distinct)
     if same:
         yield f"({same} more cubin(s) hold the same code with the same lines)"
+    if report.owner:
+        yield from (f"memory: {printable(line)}" for line in report.owner.lines)
     yield from (f"note: {printable(note)}" for note in report.notes)
 
 
@@ -425,6 +449,7 @@ def locate_json(report: LocateReport) -> str:
             **candidates[0],
             "ambiguous": report.ambiguous,
             "candidates": candidates,
+            **({"owner": report.owner.document} if report.owner else {}),
             "notes": report.notes,
         }
     )
@@ -443,4 +468,5 @@ def _place_json(found: Located, sources: SourceLines) -> dict[str, Any]:
         "function_offset": hex(location.function_offset),
         **location_json(location, sources),
         "address": found.address and found.address.document,
+        "why": found.address.lines if found.address else (),
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucore.code_map import Location
 from gpucore.dwarf import BorrowedLines, Chain, OtherHeaders
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.printable import printable
+from vdbg_env.common.console import printable
 from vdbg_env.crash.files import SourceText
 
 if TYPE_CHECKING:

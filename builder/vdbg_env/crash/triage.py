@@ -6,25 +6,30 @@ import codecs
 import errno
 import os
 import re
+import stat
 import sys
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
+from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput, unreadable
-from vdbg_env.common.printable import json_text, printable
-from vdbg_env.common.resources import data_dir, read_tables
-from vdbg_env.crash.line_packs import PackedLines, lines_by_name, named_place
-from vdbg_env.crash.places import chain_json, chain_lines
+from vdbg_env.common.resources import SHIPPED_DATA, read_tables
 from vdbg_env.evidence.knowledge import shipped_knowledge
-from vdbg_env.evidence.triage.classifier import LogClassifier, LogEvidence
-from vdbg_env.evidence.triage.rules import RuleBook, read_rule_book
-from vdbg_env.evidence.triage.verdict import Alternative, Triage, judge
+from vdbg_env.evidence.system import parse_kernel_log
+from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook, read_rule_book
+from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence
+from vdbg_env.evidence.triage_verdict import Alternative, Triage, judge
+
+if TYPE_CHECKING:
+    from gpucore.dwarf import LinesByName
+    from vdbg_env.crash.line_packs import PackedLines
+    from vdbg_env.crash.memory_map import MemoryMap
 
 _NAME = re.compile(r"(?<!\S)(?:--[a-z][\w.-]*|-[a-z]{2,3}\b|[A-Z][A-Z0-9_]{3,})")
 
@@ -33,11 +38,17 @@ _ONE_RUNBOOK = "illegal-memory-access"
 _ALSO_FOUND = frozenset({"misaligned-address", "device-side-assert", "kernel-hang"})
 
 
-def triage_logs(targets: Sequence[str], lines: PackedLines | None = None, *, rules: Path | None = None) -> Triage:
+def triage_logs(
+    targets: Sequence[str],
+    lines: Callable[[], PackedLines] | None = None,
+    *,
+    rules: Path | None = None,
+    maps: Sequence[MemoryMap] = (),
+) -> Triage:
     """Name the failure of one run from its logs, as paths, `-` the standard input; raises BadInput if none can be read.
 
-    Where they name a kernel with an offset, `lines` are asked for its lines; packs are fetched only from addresses
-    that are configured, a few of each.
+    Where they name a kernel with an offset, its lines are looked for in what `lines` opens; packs are fetched only from
+    addresses that are configured, a few of each. `maps` say whose memory the page of an Xid line is.
     """
     book = rule_book(rules)
     evidence = [_read_log(log, book) for log in open_logs(targets)]
@@ -45,14 +56,27 @@ def triage_logs(targets: Sequence[str], lines: PackedLines | None = None, *, rul
     verdict = judge(evidence, book)
     problems = tuple(note for log in evidence for note in log.notes or _empty(log))
     verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
-    return _with_lines(verdict, lines, _release(evidence)) if lines else verdict
+    verdict = replace(verdict, notes=(*_owners(verdict, maps), *verdict.notes)) if maps else verdict
+    return _with_lines(verdict, lines, _release(evidence)) if lines and verdict.kernel_text else verdict
 
 
-def _with_lines(verdict: Triage, lines: PackedLines, release: str | None) -> Triage:
+def _owners(verdict: Triage, maps: Sequence[MemoryMap]) -> Iterator[str]:
+    """Yield whose memory the pages are that the driver names, each once."""
+    from vdbg_env.crash.memory_files import fault_lines  # loaded where the user gave a map
+
+    root = (verdict.root_cause.text,) if verdict.root_cause else ()
+    log = parse_kernel_log("\n".join((*root, *(line.text for line in verdict.evidence))))
+    yield from dict.fromkeys(line for xid in log.xids for line in fault_lines(xid, maps))
+
+
+def _with_lines(verdict: Triage, open_lines: Callable[[], PackedLines], release: str | None) -> Triage:
     """Add the lines of the kernel that the logs name: by packs on this machine, else by those of the addresses."""
+    from vdbg_env.crash.line_packs import lines_by_name, named_place  # for the few logs that name a kernel
+
     place = named_place(verdict.kernel_text) if verdict.kernel_text else None
     if place is None:
         return verdict
+    lines = open_lines()
     found = lines_by_name(lines.local_packs(), place)
     found = found or lines_by_name(lines.fetched_packs(place.name or "", release), place)
     return replace(verdict, lines=found, notes=(*verdict.notes, *lines.notes))
@@ -82,7 +106,7 @@ def runbook_to_start(name: str | None, available: Collection[str]) -> str | None
 
 def rule_book(folder: Path | None = None) -> RuleBook:
     """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
-    folder = folder or data_dir("runbooks") / "triage"
+    folder = folder or SHIPPED_DATA / "runbooks" / "triage"
     files = read_tables(folder)
     if not files:
         raise BadInput(f"{folder} holds no triage rules", next_step="leave --rules out to use the shipped ones")
@@ -143,14 +167,18 @@ def open_logs(targets: Sequence[str]) -> Iterator[LogFile]:
     """
     for target in targets:
         if target == STDIN:
-            yield LogFile(name="(standard input)", chunks=_chunks(_rest(sys.stdin.buffer), "(standard input)"))
+            name = "(standard input)"
+            _refuse_endless(sys.stdin.buffer, name)
+            yield LogFile(name=name, chunks=_chunks(_rest(sys.stdin.buffer), name))
             continue
-        for path in _files(Path(target)):
+        for path in log_files(Path(target)):
             with _opened(path) as stream:
+                _refuse_endless(stream, str(path))
                 yield LogFile(name=str(path), chunks=_chunks(_pieces(stream), str(path)))
 
 
-def _files(target: Path) -> list[Path]:
+def log_files(target: Path) -> list[Path]:
+    """Return the file itself, or of a folder what is named as a log, else all its files; raises BadInput if none is."""
     try:
         if not target.is_dir():
             return [target]
@@ -184,6 +212,16 @@ def _opened(path: Path) -> BinaryIO:
         ) from None
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _refuse_endless(stream: BinaryIO, name: str) -> None:
+    """Raise BadInput for a device other than a terminal and /dev/null: /dev/zero has no end."""
+    mode = os.fstat(stream.fileno())
+    device = stat.S_ISCHR(mode.st_mode) or stat.S_ISBLK(mode.st_mode)
+    if device and not stream.isatty() and mode.st_rdev != Path(os.devnull).stat().st_rdev:
+        raise BadInput(
+            f"{name} is a device, not a log", next_step="give a log file, a folder of logs, or - for stdin or a pipe"
+        )
 
 
 def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
@@ -275,7 +313,8 @@ def _unzstd(raw: Iterator[bytes]) -> Iterator[bytes]:
 def triage_text(triage: Triage, runbook: str | None) -> str:
     """Return the verdict as lines for a terminal, the answer first, and `runbook` to start it if it is not None."""
     root, failure = triage.root_cause, triage.failure
-    lines = [f"{failure.name}  ({triage.title or failure.title}; confidence {triage.confidence:.0%})"]
+    sure = "" if failure.name == UNKNOWN else f"; confidence {triage.confidence:.0%}"
+    lines = [f"{failure.name}  ({triage.title or failure.title}{sure})"]
     if root:
         lines += ["", f"  {root.file}:{root.line}", f"    {_short(root.text)}"]
         unproven = "; unproven rule" if root.record and not root.record.answers else ""
@@ -300,6 +339,10 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
 
 
 def _by_packs(triage: Triage) -> Iterator[str]:
+    if not triage.lines:
+        return
+    from vdbg_env.crash.places import chain_lines
+
     for found in triage.lines:
         yield ""
         yield f"  +{found.offset:#x} on {', '.join(found.archs)}, by the line table of {found.build}:"
@@ -339,13 +382,7 @@ def triage_json(triage: Triage) -> str:
             "rank": triage.rank,
             "process": triage.process,
             "kernel": triage.kernel,
-            "lines": [
-                {
-                    "how_known": one.how_known, "function": one.function, "offset": hex(one.offset), "archs": one.archs,
-                    "build": one.build, "pack": one.pack, "chain": chain_json(one.chain, {}),
-                }
-                for one in triage.lines
-            ],
+            "lines": [_line_json(one) for one in triage.lines],
             "alternatives": [
                 {
                     "class": other.failure, "confidence": other.confidence, "effect": other.effect, "file": other.file,
@@ -358,3 +395,12 @@ def triage_json(triage: Triage) -> str:
             "logs": [{"file": log.file, "lines": log.lines} for log in triage.logs],
         }
     )  # fmt: skip
+
+
+def _line_json(found: LinesByName) -> dict[str, object]:
+    from vdbg_env.crash.places import chain_json
+
+    return {
+        "how_known": found.how_known, "function": found.function, "offset": hex(found.offset), "archs": found.archs,
+        "build": found.build, "pack": found.pack, "chain": chain_json(found.chain, {}),
+    }  # fmt: skip

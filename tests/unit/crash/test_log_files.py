@@ -1,7 +1,7 @@
 """Logs: compressed, cut, missing, on the standard input; a folder gives none of the records that we made in it."""
 
 import gzip
-import io
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -63,8 +63,12 @@ def test_a_log_that_is_cut_or_damaged_is_said_to_be(tmp_path: Path, pack: Callab
 
 
 def test_a_dash_is_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(LOG))))
-    assert content("-") == LOG
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as sent:
+        sent.write(gzip.compress(LOG))
+    with os.fdopen(read) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert content("-") == LOG
 
 
 def test_a_log_that_is_not_there_gives_what_to_type(tmp_path: Path) -> None:

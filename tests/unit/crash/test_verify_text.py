@@ -7,9 +7,9 @@ import pytest
 from gpucore.lineinfo import Cause, Counts, Covered, FileReport, FunctionCoverage, LineinfoReport, Missing, Witness
 from tests.support.golden import assert_golden
 from tests.support.schemas import Contract
-from vdbg_env.common.printable import json_text
+from vdbg_env.build.prove import verify_json, verify_text
+from vdbg_env.common.console import json_text
 from vdbg_env.crash.line_packs import PackCoverage
-from vdbg_env.crash.verify_text import verify_json, verify_text
 
 BLUR = ("_Z4blurILi4EEvPKfPf", "_Z4blurILi8EEvPKfPf")
 GOOD = FileReport(

@@ -15,10 +15,11 @@ from gpucore.errors import UnreadableBinary
 from tests.builders.core_builder import CUBINS, illegal_address_core
 from tests.support import reports
 from tests.support.command_line import vdbg_env
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash import why
 from vdbg_env.crash.core import explained
-from vdbg_env.report import as_html, as_json, as_markdown, as_terminal
+from vdbg_env.report import as_html, as_markdown, as_terminal
+from vdbg_env.report.model import report_json
 
 STORE = 0x140  # the store of kern<float> in inline_chain_sm90.cubin
 
@@ -102,8 +103,8 @@ def test_nvdisasm_is_given_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_report_says_why_in_each_form() -> None:
     finding = replace(reports.FAULT, why=("wrote 4 bytes", "= p (argument 1, float*) + 4 * <i>"), address={"width": 4})
     report = replace(reports.FULL, findings=(finding, *reports.FULL.findings[1:]))
-    template = (data_dir("templates") / "report.html.j2").read_text()
-    assert json.loads(as_json.render(report))["findings"][0]["address"] == {"width": 4}
+    template = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
+    assert json.loads(report_json(report))["findings"][0]["address"] == {"width": 4}
     assert "= p (argument 1, float*) + 4 * <i>" in as_markdown.render(report)
     assert "= p (argument 1, float*) + 4 * &lt;i&gt;" in as_html.render(report, template=template, style="")
     assert "why       wrote 4 bytes" in as_terminal.render(report)

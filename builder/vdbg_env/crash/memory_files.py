@@ -1,0 +1,244 @@
+"""Find the memory maps of a run or in a file, and ask all of them whose memory an address is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gpucore.core_reader import CoreSections
+from gpucore.elf import looks_like_elf
+from gpucore.errors import GpucoreError
+from vdbg_env.common.console import json_text, printable
+from vdbg_env.common.errors import BadInput, unreadable
+from vdbg_env.common.files import read_whole
+from vdbg_env.crash.files import CoreFiles
+from vdbg_env.crash.memory_map import (
+    MemoryMap,
+    Owner,
+    Region,
+    disjoint,
+    names_of,
+    owner_json,
+    owner_of,
+    read_memory_map,
+)
+from vdbg_env.crash.memory_snapshot import LARGEST_SNAPSHOT, PICKLE, read_snapshot
+
+if TYPE_CHECKING:
+    from vdbg_env.crash.why import AddressWhy
+    from vdbg_env.evidence.system import Xid
+
+NAMES: Final = "memory-map*.json"
+_MOST_MAPS: Final = 1024
+_OF_PROCESS: Final = re.compile(r"core\..*\.(\d{1,10})\.\d{1,20}(?:\.nvcudmp)?(?:\.gz)?")  # ...%h.%p.%t
+_TELLING: Final = ("inside", "freed", "past-the-end", "before-the-start", "between", "one-bit", "far")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owners:
+    """Whose memory an address is: by the map that says most, and by the maps of other ranks that say otherwise."""
+
+    best: Owner
+    others: tuple[Owner, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The answer in lines for people: one, where all maps say the same or one of them is meant."""
+        ranked = (self.best, *self.others) if self.others else ()
+        if not ranked:
+            return (self.best.sentence,)
+        return tuple(f"{_of_rank(owner)}: {owner.sentence}" for owner in ranked)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The answer for programs; docs/schemas/owner-v1.schema.json says what each field means."""
+        return {**owner_json(self.best), "others": [owner_json(owner) for owner in self.others]}
+
+
+def _of_rank(owner: Owner) -> str:
+    known = owner.map
+    if known.rank is not None:
+        return f"rank {known.rank}"
+    return f"process {known.pid}" if known.pid is not None else Path(known.file).name or "the map"
+
+
+def memory_maps(target: str, environment: Mapping[str, str]) -> tuple[MemoryMap, ...]:
+    """Return the maps of a run, by its name or its folder, or those of a file; raises BadInput for none."""
+    from vdbg_env.record.runs import find_run  # `core` with maps next to it loads no record
+
+    return open_maps(target if Path(target).exists() else str(find_run(target, environment).path))
+
+
+def open_maps(target: str) -> tuple[MemoryMap, ...]:
+    """Return the maps of a run's folder, or the one in a file: a memory map, a pickled snapshot, a full GPU core.
+
+    Raises BadInput where there is none, or it is damaged; of several in a folder the damaged ones are left out.
+    """
+    path = Path(target)
+    if not path.is_dir():
+        return (_opened(path),)
+    maps, problems = [], []
+    for found in sorted(path.rglob(NAMES))[:_MOST_MAPS]:
+        try:
+            maps.append(_opened(found))
+        except BadInput as error:
+            problems.append(error)
+    if not maps:
+        raise (
+            problems[0]
+            if problems
+            else BadInput(
+                f"{target} has no memory map",
+                cause="the workload was started without one, or ended before its device was ready",
+                next_step="vdbg-env guard -- COMMAND writes one for each process with a device",
+            )
+        )
+    return tuple(maps)
+
+
+def maps_of(core: str, sections: CoreSections) -> tuple[MemoryMap, ...]:
+    """Return the maps in the folder of a core, else the memory that it holds itself; none where neither can be read."""
+    try:
+        if core and any(Path(core).parent.glob(NAMES)):
+            return of_process(open_maps(str(Path(core).parent)), core)
+        return (core_map(sections, core),) if sections.global_memory() else ()
+    except (BadInput, OSError):
+        return ()
+
+
+def of_process(maps: Sequence[MemoryMap], core: str) -> tuple[MemoryMap, ...]:
+    """Return the maps of the process that wrote a core, by the number in its file's name; all where none is its."""
+    named = _OF_PROCESS.fullmatch(Path(core).name)
+    own = tuple(one for one in maps if named and one.pid == int(named[1]))
+    return own or tuple(maps)
+
+
+def ask(
+    maps: Sequence[MemoryMap], address: int, *, base: int | None = None, width: int = 1, at: float | None = None
+) -> Owners | None:
+    """Return whose memory an address is; None without any map."""
+    answers = [owner_of(memory, address, base=base, width=width, at=at) for memory in maps]
+    if not answers:
+        return None
+    answers.sort(key=lambda owner: (owner.how_known != "base-argument", _TELLING.index(owner.where)))
+    best, seen = answers[0], {answers[0].sentence}
+    others = []
+    for owner in answers[1:]:
+        if _TELLING.index(owner.where) == _TELLING.index(best.where) and owner.sentence not in seen:
+            seen.add(owner.sentence)
+            others.append(owner)
+    return Owners(best=best, others=tuple(others))
+
+
+def maps_of_run(folder: Path) -> tuple[MemoryMap, ...]:
+    """Return the maps of a run's newest attempt that wrote any; none where none can be read."""
+    try:
+        maps = open_maps(str(folder))
+    except (BadInput, OSError):
+        return ()
+    newest = max(maps, key=lambda one: one.written or 0.0)
+    attempt = Path(newest.file).parent.parent
+    return tuple(one for one in maps if Path(one.file).parent.parent == attempt)
+
+
+def fault_lines(xid: Xid, maps: Sequence[MemoryMap]) -> tuple[str, ...]:
+    """Return whose memory the page of an Xid 31 line is; none without an address or a map.
+
+    The map of the process that the line names counts alone, where there is one: in a container its number is another.
+    """
+    if xid.address is None:
+        return ()
+    owners = ask([one for one in maps if one.pid == xid.pid] or maps, xid.address)
+    if owners is None:
+        return ()
+    verb = f"{xid.access.lower()} at " if xid.access else ""
+    return tuple(f"Xid {xid.code}, {verb}page {xid.address:#x}: {line}" for line in owners.lines)
+
+
+def with_owner(why: AddressWhy, maps: Sequence[MemoryMap], *, at: float | None = None) -> AddressWhy:
+    """Return why an address was bad, with whose memory it is and what each pointer points to.
+
+    `at` is when the access failed, in seconds since 1970.
+    """
+    document = why.document
+    if not maps or document["space"] not in {"global", "generic"}:
+        return why
+    value, base = document["value"], _pointer(document["base"])
+    owners = None if value is None else ask(maps, value, base=base, width=document["width"], at=at)
+    best = owners.best.map if owners else maps[0]
+    bases = [document["base"], *(load["base"] for load in document["loads"])]
+    names = names_of(best, [pointer for found in bases if (pointer := _pointer(found)) is not None])
+    lines = list(why.lines)
+    if owners:
+        lines[1:1] = [f"that is {line}" if number == 0 else line for number, line in enumerate(owners.lines)]
+    told = dict.fromkeys(f"{_called(found)} points to {names[p]}" for found in bases if (p := _pointer(found)) in names)
+    return replace(
+        why,
+        lines=(*lines, *told),
+        document={
+            **document,
+            "base": _pointing(document["base"], names),
+            "loads": [{**load, "base": _pointing(load["base"], names)} for load in document["loads"]],
+            "owner": owners.document if owners else None,
+        },
+    )
+
+
+def _pointer(base: Mapping[str, Any] | None) -> int | None:
+    return base["value"] if base else None
+
+
+def _called(base: Mapping[str, Any] | None) -> str:
+    return str(base["name"] or f"argument {base['argument']}") if base and base["argument"] else "the loaded pointer"
+
+
+def _pointing(base: Mapping[str, Any] | None, names: Mapping[int, str]) -> dict[str, Any] | None:
+    return None if base is None else {**base, "points_to": names.get(base["value"])}
+
+
+def _opened(path: Path) -> MemoryMap:
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+        if looks_like_elf(head):
+            with CoreFiles().open(str(path)) as core:
+                return core_map(CoreSections(core.data), str(path))
+        data = read_whole(path, LARGEST_SNAPSHOT)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except GpucoreError as error:
+        raise BadInput(f"{path}: {error.what}", cause=error.cause, next_step=error.next_step) from None
+    return read_snapshot(data, str(path)) if head.startswith(PICKLE) else read_memory_map(data, str(path))
+
+
+def core_map(sections: CoreSections, file: str = "") -> MemoryMap:
+    """Return the global memory that a core holds as a map: its sections are the driver's allocations.
+
+    Raises BadInput for a core that was written without global memory.
+    """
+    blocks = disjoint(file, (Region(address=a, bytes=n, kind="section") for a, n in sections.global_memory() if n))
+    if not blocks:
+        raise BadInput(
+            f"{file or 'the core'} holds no global memory",
+            cause="it was written with skip_global_memory",
+            next_step="give the run, or its memory-map.json",
+        )
+    return MemoryMap(file=file, blocks=blocks, source="core")
+
+
+def owners_text(owners: Owners) -> str:
+    """Return the answer to `vdbg-env locate ADDRESS --memory` as text."""
+    best = owners.best
+    lines = [f"{best.address:#x}", *(f"  {printable(line)}" for line in owners.lines)]
+    named = f"{best.map.file}" + (f", {_of_rank(best)}" if not owners.others and best.map.rank is not None else "")
+    lines.append(f"  by {printable(named)}" + (f" ({best.map.moment})" if best.map.moment else ""))
+    lines += [f"  note: {printable(note)}" for note in best.map.notes]
+    return "\n".join(lines) + "\n"
+
+
+def owners_json(owners: Owners) -> str:
+    """Return the same as JSON, schema `vdbg-env/owner/v1`."""
+    return json_text({"schema": "vdbg-env/owner/v1", **owners.document})

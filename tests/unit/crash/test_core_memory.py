@@ -1,0 +1,134 @@
+"""Five crashes, of which the core is the bundled one and the map says what lay where: each sentence in each form."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import reports
+from tests.support.command_line import vdbg_env
+from tests.support.schemas import Contract
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.crash.core import cores_json, cores_text, read_cores
+from vdbg_env.crash.files import SourceFiles
+from vdbg_env.report import as_html
+
+RECORDING = SHIPPED_DATA / "runbooks" / "recordings" / "illegal-memory-access"
+CORE = next(RECORDING.rglob("core.cuda.*"))
+READ = read_cores([str(CORE)], SourceFiles()).readings[0]
+(WHY,) = READ.addresses
+assert WHY and READ.core.metadata
+BAD, BASE = WHY.document["value"], WHY.document["base"]["value"]
+TABLE = WHY.document["loads"][0]["base"]["value"]
+PID, CRASHED = int(CORE.name.split(".")[-2]), READ.core.metadata.row.timestamp
+
+
+def cache(layer: int, address: int, size: int) -> dict[str, Any]:
+    return {"name": f"model.layers.{layer}.self_attn.attn", "kind": "kv-cache", "address": hex(address), "bytes": size}
+
+
+def paged(layer: int, address: int, blocks: int) -> dict[str, Any]:
+    """Return a cache with axes: 64 MiB a block, so that the bad address can be a little behind its end."""
+    return {
+        **cache(layer, address, blocks << 26), "dtype": "float32", "shape": [blocks, 2, 1 << 19, 16],
+        "strides": [1 << 24, 1 << 23, 16, 1], "axes": ["block", "key/value", "slot", "element"],
+    }  # fmt: skip
+
+
+SLOTS = {"name": "slot_mapping", "kind": "buffer", "address": hex(TABLE), "bytes": 4096}
+BLOCKS = (BAD - BASE) >> 26
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "key cache overrun": (
+        {"tensors": [paged(17, BASE, BLOCKS), SLOTS]},
+        "that is 4 bytes past the end of the key cache of layer 17 (model.layers.17.self_attn.attn): "
+        f"block {BLOCKS} of 0-{BLOCKS - 1}, slot 0, element 1",
+    ),
+    "freed buffer": (
+        {"freed": [{"address": hex(BAD - 4), "bytes": 65536, "after": CRASHED - 4.0, "before": CRASHED - 3.0}]},
+        "that is inside a block of 65,536 bytes that was freed 3.0 s to 4.0 s before this",
+    ),
+    "wrong layer": (
+        {"tensors": [cache(3, BASE, 1 << 20), cache(5, BAD - 4, 1 << 20)]},
+        "that is 2,199,022,206,980 bytes (2.0 TiB) past the end of the KV cache of layer 3 "
+        "(model.layers.3.self_attn.attn); the KV cache of layer 5 (model.layers.5.self_attn.attn) lies there",
+    ),
+    "window of another rank": (
+        {"windows": [{"name": "custom all-reduce data", "address": hex(BAD - 4), "bytes": 8192, "rank": 3}]},
+        "that is inside rank 3's custom all-reduce data",
+    ),
+    "one flipped bit": (
+        {"tensors": [cache(9, (BAD ^ 1 << 45) - 4, 1 << 20)]},
+        "that is one bit (bit 45) away from the KV cache of layer 9 (model.layers.9.self_attn.attn)",
+    ),
+}
+
+
+def beside(folder: Path, more: dict[str, Any]) -> Path:
+    """Put the core and a map of its process into a folder, as a run has them, and the map of another process."""
+    core = folder / CORE.name
+    shutil.copyfile(CORE, core)
+    for pid, rows in ((PID, more), (1, {"tensors": [cache(0, BAD, 4096)]})):
+        document = {"schema": "vdbg-env/memory-map/v1", "process": {"pid": pid, "rank": 0}, **rows}
+        (folder / f"memory-map.rank0.{pid}.json").write_text(json.dumps(document))
+    return core
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_sentence_is_in_the_text_the_json_and_the_page(case: str, tmp_path: Path) -> None:
+    more, sentence = CASES[case]
+    read = read_cores([str(beside(tmp_path, more))], SourceFiles())
+    assert sentence in cores_text(read.readings, read.sources)
+    document = json.loads(cores_json(read.readings, read.sources))
+    Contract("core-v1").check(document)
+    owner = document["faults"][0]["address"]["owner"]
+    assert sentence == f"that is {owner['sentence']}"
+    assert owner["map"]["pid"] == PID
+    (address,) = read.readings[0].addresses
+    assert address
+    finding = replace(reports.FAULT, why=address.lines, address=address.document)
+    template = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
+    page = as_html.render(replace(reports.FULL, findings=(finding,)), template=template, style="")
+    assert sentence.replace("'", "&#39;") in page
+
+
+def test_pointers_are_named_by_what_they_point_to(tmp_path: Path) -> None:
+    read = read_cores([str(beside(tmp_path, CASES["key cache overrun"][0]))], SourceFiles())
+    (address,) = read.readings[0].addresses
+    assert address
+    assert "argument 2 points to the buffer slot_mapping" in address.lines
+    assert address.document["loads"][0]["base"]["points_to"] == "the buffer slot_mapping"
+
+
+def test_a_core_without_a_map_has_no_owner() -> None:
+    assert WHY and "owner" not in WHY.document
+
+
+def test_core_takes_the_map_that_is_given(tmp_path: Path) -> None:
+    memory = tmp_path / "memory.json"
+    memory.write_text(json.dumps({"schema": "vdbg-env/memory-map/v1", **CASES["wrong layer"][0]}))
+    ran = vdbg_env("core", str(CORE), "--memory", str(memory))
+    assert "the KV cache of layer 5" in ran.stdout
+
+
+def test_a_run_that_is_replayed_has_it_on_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path))
+    recording, run = tmp_path / "recording", tmp_path / "run"
+    shutil.copytree(RECORDING, recording)
+    beside(next(recording.rglob(CORE.name)).parent, CASES["key cache overrun"][0])
+    ran = vdbg_env(
+        "runbook",
+        "illegal-memory-access",
+        "--replay",
+        str(recording),
+        "--run-dir",
+        str(run),
+        "--",
+        "./inlined_templates",
+    )
+    assert ran.status == 3, ran.stderr
+    assert "4 bytes past the end of the key cache of layer 17" in (run / "report.html").read_text()
+    (group,) = json.loads(vdbg_env("runs", "list", "--group", "--json").stdout)["groups"]
+    assert group["culprit"] == "the buffer slot_mapping"
