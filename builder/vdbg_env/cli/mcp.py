@@ -1,0 +1,38 @@
+"""`vdbg-env mcp`: serve what crashes left to a coding agent; alone, because only it needs the package mcp."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import click
+
+from vdbg_env.cli.options import lines_option
+from vdbg_env.common.errors import HostNotAble
+
+
+@click.command("mcp")
+@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False), metavar="FOLDER...")
+@lines_option
+def mcp_command(folders: tuple[str, ...], line_packs: tuple[str, ...]) -> int:
+    """Answer a coding agent on standard input and output, by the Model Context Protocol.
+
+    Its tools read the GPU cores, logs, recorded runs, libraries and sources below each FOLDER, and no other file. They
+    write nothing there and run none of your programs. Name this command in the configuration of your agent.
+
+    \b
+    Example:
+      vdbg-env mcp /dumps ~/vdbg-runs ~/src/vllm
+      claude mcp add vdbg-env -- vdbg-env mcp /dumps ~/src/vllm
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise HostNotAble("the package mcp is not installed", next_step="pip install 'vdbg-env[mcp]'")
+    import anyio
+
+    from vdbg_env.agents.server import serve
+    from vdbg_env.agents.tools import Tools
+    from vdbg_env.crash.line_packs import open_stores, packed_lines
+
+    open_stores(line_packs)  # a pack that is missing is told now, not in each answer
+    tools = Tools(folders, lambda: packed_lines(line_packs))
+    anyio.run(serve, tools)
+    return 0
