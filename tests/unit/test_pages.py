@@ -1,12 +1,81 @@
-"""What pages name exists."""
+"""What pages name exists: command lines, schemas, environment variables."""
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
+import pytest
+
+from vdbg_env.cli import group
+
 ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "skills").rglob("*.md"))]
+# A command line in a block of code or in a span, also behind a pipe, in $(...) or after `git bisect run`.
+TYPED = re.compile(r"(?:^ {4,}(?:[^\n|]*\| )?|^\$ |`|\$\(|\brun )(vdbg-env (?!\.\.\.)[a-z-][^`\n]*)", re.MULTILINE)
+
+
+def typed() -> Iterator[tuple[Path, str]]:
+    """Yield the command lines of all pages, without what explains them after two blanks."""
+    for page in PAGES:
+        text = page.read_text().replace(" \\\n", " ")
+        for found in TYPED.finditer(text):
+            yield page, re.split(r"  +|\)\"| && | \|\| | [|>] |\s#\s", found[1])[0].rstrip(")")
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line as click does, but for values: files that a page names are not here."""
+    command: click.Command = group
+    context = click.Context(group, info_name="vdbg-env", **group.context_settings)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, command = words[0], command.get_command(context, words[0]) or pytest.fail(f"no command {words[0]}")
+        words, context = words[1:], click.Context(command, info_name=name, parent=context)
+    values, _, order = command.make_parser(context).parse_args(words)
+    for option in order:
+        value = values.get(option.name or "")
+        if isinstance(option.type, click.Choice) and isinstance(value, str):
+            assert value in option.type.choices, f"{option.name}={value}"
+
+
+def test_every_command_line_of_a_page_can_be_typed() -> None:
+    wrong, seen = [], 0
+    for page, line in typed():
+        seen += 1
+        try:
+            parse(shlex.split(line.replace("...", ""))[1:])
+        except (click.UsageError, ValueError, AssertionError, pytest.fail.Exception) as error:
+            wrong.append(f"{page.relative_to(ROOT)}: {line}: {error}")
+    assert seen > 100
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_schema_is_published_on_its_page() -> None:
+    page = (ROOT / "docs" / "reference" / "schemas.md").read_text()
+    assert {path.name for path in (ROOT / "docs" / "schemas").iterdir()} == set(re.findall(r"/([\w.-]+\.json)\)", page))
+
+
+def test_every_variable_of_ours_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    read = [*(ROOT / "builder").rglob("*.py"), *(ROOT / "templates").rglob("*.sh"), *(ROOT / "runbooks").rglob("*.py")]
+    internal = {"VDBG_ARCH_LIST", "VDBG_NONE", "VDBG_ROOT", "VDBG_ENV", "VDBG_BUILD_NETWORK"}
+    named = {name for path in read for name in re.findall(r"\bVDBG_[A-Z_]*[A-Z]\b", path.read_text())} - internal
+    guard = group.get_command(click.Context(group), "guard")
+    assert guard
+    named |= {
+        f"VDBG_GUARD_{o.name}".upper()
+        for o in guard.params
+        if isinstance(o, click.Option) and o.name and o.name not in {"help", "help_all"}
+    }
+    assert named == set(re.findall(r"`(VDBG_[A-Z_]+)`", page))
 
 
 def test_every_place_that_a_page_names_is_one() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    named = {name for page in pages for name in re.findall(r"`[^`\n]*--on (\w+)", page.read_text())}
+    named = {name for page in PAGES for name in re.findall(r"`[^`\n]*--on (\w+)", page.read_text())}
     assert named - {"k8s"} <= {"local", "docker", "slurm"}, "k8s is gone, as the pages say"
+
+
+def test_the_pages_are_short_enough_to_be_read() -> None:
+    docs = ROOT / "docs"
+    pages = [*docs.glob("*.md"), *(docs / "guides").rglob("*.md"), *(docs / "internals").rglob("*.md")]
+    assert sum(len(page.read_text().split()) for page in pages) <= 15_000

@@ -22,70 +22,93 @@ from typing import Any
 import click
 
 from vdbg_env import __version__
-from vdbg_env.common import console
+from vdbg_env.common import console, plug_ins
 from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError, nearest
+from vdbg_env.common.files import refusal_cause
 from vdbg_env.common.stop import ToldToStop
-from vdbg_env.common.writing import refusal_cause
 
-# Command -> its module and function, or its folder, and the line that `--help` shows. A command's module is imported
-# only when the command is called: `vdbg-env --version` and shell completion stay fast, whatever other commands need.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "build": ("build:build_command", "Build a debug image, prove its line info, and only then tag it."),
-    "guard": ("guard:guard_command", "Run a production command as it is, and explain its failure."),
-    "runbook": ("runbook:runbook_command", "Trace a failure step by step, to kernel, source line and report."),
-    "runbooks": ("runbooks:runbooks_command", "List, show, check and explain runbooks."),
-    "runs": ("runs:runs_command", "List, show, compare, report and redact recorded runs."),
-    "render": ("build:render_command", "Write a debug image's Dockerfile and context, or manifests, into a folder."),
-    "bundle": ("build:bundle_command", "Put all that an air-gapped site needs to build into one file."),
-    "images": ("images:images_command", "List, show and check the build profiles."),
-    "shell": ("container:shell_command", "Open a shell in the debug image."),
-    "run": ("container:run_command", "Run a program in the debug image."),
-    "doctor": ("container:doctor_command", "Check whether this machine is able, and say what to type where it is not."),
-    "dumps": ("dumps:dumps_command", "List, remove and carry away what crashes left."),
-    "verify": ("verify:verify_command", "Prove that every cubin with code carries line info."),
-    "capture": ("capture:capture_command", "Record the requests that a server gets, to replay them."),
-    "triage": ("triage:triage_command", "Name the failure a log tells of, and the line that says so."),
-    "core": ("crash:core_command", "Read GPU core dumps: exception, kernel, thread, source line, inline chain."),
-    "locate": ("crash:locate_command", "Find the source line and inline chain of an address."),
-    "lines": ("lines", "Make, search and carry line tables for code that was shipped without them."),
-    "dump": ("crash:dump_command", "Make the processes of a hung program write GPU core dumps."),
+# Task -> command -> its module and function, and the line that `--help` shows. A command's module is imported only when
+# the command is called: `vdbg-env --version` and shell completion stay fast, whatever other commands need.
+TASKS: dict[str, dict[str, tuple[str, str]]] = {
+    "Explain what a crash left": {
+        "triage": ("triage:triage_command", "Name the failure in a log, and the line that shows it."),
+        "core": ("crash:core_command", "Read GPU core dumps: kernel, source line, and why."),
+        "locate": ("crash:locate_command", "Find the source line of an address."),
+        "demo": ("start:demo_command", "Explain a bundled crash; needs no GPU."),
+    },
+    "Debug a job": {
+        "runbook": ("runbook:runbook_command", "Trace a failure step by step, to line and report."),
+        "runbooks": ("runbooks:runbooks_command", "List, show, check and explain runbooks."),
+        "runs": ("runs:runs_command", "List, show, compare, report and redact runs."),
+        "capture": ("capture:capture_command", "Record a server's requests, to replay them."),
+        "dump": ("crash:dump_command", "Make a hung program write GPU core dumps."),
+    },
+    "Run in production": {
+        "guard": ("guard:guard_command", "Run a command as it is, and explain its failure."),
+        "dumps": ("dumps:dumps_command", "List, remove and carry away dumps."),
+    },
+    "Build and prove": {
+        "build": ("build:build_command", "Build a debug image, and prove its line info."),
+        "verify": ("verify:verify_command", "Prove that every cubin carries line info."),
+        "images": ("images:images_command", "List, show and check build profiles."),
+        "lines": ("lines:lines_command", "Make and share line tables for stock wheels."),
+        "render": ("build:render_command", "Write Dockerfile, manifests or patches to a folder."),
+        "bundle": ("build:bundle_command", "Pack a build for a site without network."),
+        "run": ("container:run_command", "Run a program in the debug image."),
+        "shell": ("container:shell_command", "Open a shell in the debug image."),
+    },
+    "Set up": {
+        "doctor": ("container:doctor_command", "Check this machine, and say what to type."),
+        "mcp": ("mcp:mcp_command", "Serve cores, logs and runs to a coding agent."),
+    },
 }
-
 _OF_OUR_OWN = 128  # the least status that makes `git bisect run` stop
 
 
 class LazyGroup(click.Group):
     """Imports the module of a command on its first use.
 
-    `modules` has its `module:function` or its folder, and the line that `--help` shows.
-
-    A command that was added to the group itself needs no module.
+    `tasks` has, below each heading of `--help`, its `module:function` and its line there; a command that was added to
+    the group itself has no module, and neither has one of a plug-in. Other packages add commands by the entry points of
+    `plug_ins.COMMANDS`.
     """
 
-    def __init__(self, *, modules: Mapping[str, tuple[str, str]], **settings: Any) -> None:
+    def __init__(self, *, tasks: Mapping[str, Mapping[str, tuple[str, str]]], **settings: Any) -> None:
         super().__init__(**settings)
-        self._modules = modules
+        self._tasks = tasks
+        self._modules = {name: found for commands in tasks.values() for name, found in commands.items()}
+        self._prefix = f"{self.name}." if self.name else ""  # of the names of plug-ins
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.commands or cmd_name not in self._modules:
+        if cmd_name in self.commands:
             return super().get_command(ctx, cmd_name)
-        module, _, function = self._modules[cmd_name][0].partition(":")
-        path = f"vdbg_env.cli.{module}" if function else f"vdbg_env.cli.{module}.{cmd_name}"
-        command: click.Command = getattr(importlib.import_module(path), function or "command")
-        return command
+        module, _, function = self._modules.get(cmd_name, ("", ""))[0].partition(":")
+        found: click.Command | None = (
+            getattr(importlib.import_module(f"vdbg_env.cli.{module}"), function)
+            if module
+            else plug_ins.plug_in(plug_ins.COMMANDS, f"{self._prefix}{cmd_name}")
+        )
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])
+        widest = max(map(len, self._modules))
+        for task, commands in self._tasks.items():
+            with formatter.section(task):
+                formatter.write_dl([(f"{name:{widest}}", text) for name, (_, text) in commands.items()])
+        installed = sorted(plug_ins.installed(plug_ins.COMMANDS))
+        added = [name.removeprefix(self._prefix) for name in installed if name.startswith(self._prefix)]
+        if others := [(name, "Of another package.") for name in added if "." not in name]:
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl(others)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and name not in self._modules:
+        if not name.startswith("-") and name not in self._modules and self.get_command(ctx, name) is None:
             close = nearest(name, self._modules)
             hint = f" Did you mean {close!r}?" if close else ""
             raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
@@ -93,24 +116,21 @@ class LazyGroup(click.Group):
 
 
 @click.group(
-    cls=LazyGroup, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=LazyGroup,
+    tasks=TASKS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="vdbg-env")
-@click.option(
-    "-v", "--verbose", count=True, help="Log what vdbg-env does, on stderr; -vv logs more. Or VDBG_LOG=debug."
-)
-def group(verbose: int) -> None:
-    """From a crashed GPU kernel to its source line.
-
-    \b
-    Example:
-      vdbg-env doctor                           what this machine can do
-      vdbg-env runbook illegal-memory-access    a bundled crash, from its start to a report; needs no GPU
-      vdbg-env triage server.log                which failure this is, and the runbook to start
-      vdbg-env runbook illegal-memory-access -- vllm serve MODEL
-      vdbg-env core /dumps                      exception, kernel, source line, inline chain
-    """
+@click.option("-v", "--verbose", count=True, help="Log what vdbg-env does to stderr; -vv logs more.")
+@click.pass_context
+def group(context: click.Context, verbose: int) -> None:
+    """From a crashed GPU kernel to its source line, and to the reason."""
     _log(verbose, os.environ.get("VDBG_LOG", ""))
+    if context.invoked_subcommand is None:
+        from vdbg_env.cli.start import first_contact
+
+        click.echo(first_contact())
 
 
 def _log(verbose: int, wanted: str) -> None:

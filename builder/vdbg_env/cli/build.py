@@ -4,31 +4,54 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
-from vdbg_env.build.build import BuildResult, BuildSettings, build_image, build_json, build_text, dialect_of
-from vdbg_env.build.builder import BuilderName, BuildxOptions, ImageBuilder
-from vdbg_env.build.request import WhatToBuild, architectures, build_machine, default_tag, plan_here, read_request
-from vdbg_env.cli.options.given import Sectioned, given_except, given_options, named_values, takes
+from vdbg_env.build.build import (
+    BuildResult,
+    BuildSettings,
+    WhatToBuild,
+    build_image,
+    build_json,
+    build_machine,
+    build_text,
+    default_tag,
+    dialect_of,
+    plan_here,
+    read_request,
+)
+from vdbg_env.build.builder import (
+    BuilderName,
+    BuildEvent,
+    BuildFailed,
+    BuildWarning,
+    BuildxOptions,
+    Built,
+    ImageBuilder,
+    OutputLine,
+    StepEnded,
+    StepStarted,
+)
 from vdbg_env.common import console
+from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.flags import flag
-from vdbg_env.common.printable import json_text
-from vdbg_env.image.dockerfile import dockerfile
-from vdbg_env.image.plan import BuildPlan, build_args, parallelism
+from vdbg_env.common.flags import Sectioned, flag, given_except, given_options, named_values, takes
+from vdbg_env.common.plug_ins import COMMANDS, plug_in
+from vdbg_env.image.plan import BuildPlan, build_args, dockerfile, parallelism
 from vdbg_env.image.profile import BuildRequest, Dialect, Site, parse_reference
 from vdbg_env.image.settings import RunSettings, Seccomp, parse_dumps, parse_gpu, warnings
 
 if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
     from vdbg_env.build.render import Rendering
-    from vdbg_env.cli.display.build_display import LiveDisplay, PlainDisplay
-    from vdbg_env.lines.stock import Wanted
 
 _ONTO = "Lines for an image that exists"
 _RESULT = "The result"
@@ -55,6 +78,25 @@ class BuildFlags:
         default="auto", choice=_Builders, show_default=True,
         help="Builder backend. `auto` picks one and prints the reason; `host` builds in a folder of this machine.",
     )  # fmt: skip
+    dry_run: bool = flag(default=False, section=_RESULT, help="Print the Dockerfile and stop.")
+    tags: tuple[str, ...] = flag(
+        "--tag", "-t", default=(), metavar="NAME", section=_RESULT,
+        help="Name of the proven image; may be repeated.",
+    )  # fmt: skip
+    push: bool = flag(default=False, section=_RESULT, help="Push every tag once it is proven.")
+    output: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Also write a tar for `docker load`.")
+    metadata_file: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Write digest and proof as JSON.")
+    bundle: Path | None = flag(help="Build what `vdbg-env bundle` put into this file.")
+    no_cache: bool = flag(default=False, help="Ignore cached layers.")
+    as_json: bool = flag("--json", default=False, section=_RESULT, help="Print the result as JSON.")
+    verbose: bool = flag("--verbose", "-v", default=False, section=_RESULT, help="Show every line the steps print.")
+    quiet: bool = flag("--quiet", "-q", default=False, section=_RESULT, help="Show warnings and the result only.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OntoFlags:
+    """The flags of `build --onto`, which a plug-in does."""
+
     onto: str | None = flag(
         metavar="IMAGE", section=_ONTO, help="Add line tables to the kernels of this image, and change nothing else."
     )
@@ -76,19 +118,6 @@ class BuildFlags:
         default=False, section=_ONTO,
         help="With --onto: take lines of other headers (CUTLASS) than the image's vLLM was built with.",
     )  # fmt: skip
-    dry_run: bool = flag(default=False, section=_RESULT, help="Print the Dockerfile and stop.")
-    tags: tuple[str, ...] = flag(
-        "--tag", "-t", default=(), metavar="NAME", section=_RESULT,
-        help="Name of the proven image; may be repeated.",
-    )  # fmt: skip
-    push: bool = flag(default=False, section=_RESULT, help="Push every tag once it is proven.")
-    output: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Also write a tar for `docker load`.")
-    metadata_file: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Write digest and proof as JSON.")
-    bundle: Path | None = flag(help="Build what `vdbg-env bundle` put into this file.")
-    no_cache: bool = flag(default=False, help="Ignore cached layers.")
-    as_json: bool = flag("--json", default=False, section=_RESULT, help="Print the result as JSON.")
-    verbose: bool = flag("--verbose", "-v", default=False, section=_RESULT, help="Show every line the steps print.")
-    quiet: bool = flag("--quiet", "-q", default=False, section=_RESULT, help="Show warnings and the result only.")
 
 
 # Flags of `build` that a bundle does not decide, and those that --onto takes; all others are refused with them.
@@ -96,15 +125,20 @@ _FREE_WITH_BUNDLE = {
     "bundle", "jobs", "engine", "tags", "push", "output", "metadata_file", "no_cache", "as_json", "verbose", "quiet",
     "sbom", "provenance",
 }  # fmt: skip
-_FREE_WITH_ONTO = {
-    "onto", "kernels", "core", "work", "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose",
-    "quiet", "debug", "guard", "toolkit", "accept_other_headers",
+_OF_ONTO = {one.name for one in fields(OntoFlags)}
+_FREE_WITH_ONTO = _OF_ONTO | {
+    "target", "archs", "deps", "jobs", "tags", "metadata_file", "as_json", "verbose", "quiet", "debug", "guard",
 }  # fmt: skip
 
 
-@click.command("build", cls=Sectioned, sections=_SECTIONS)
-@takes(what=WhatToBuild, flags=BuildFlags, buildx=BuildxOptions)
-def build_command(what: WhatToBuild, flags: BuildFlags, buildx: BuildxOptions) -> int:
+# What `--help` lists; `--help-all` has the rest.
+_EVERYDAY = {"profile", "debug", "source", "archs", "target", "jobs"}
+_EVERYDAY_OF_BUILD = {"onto", "core", "object_cache", "tags", "dry_run"}
+
+
+@click.command("build", cls=Sectioned, sections=_SECTIONS, everyday=_EVERYDAY | _EVERYDAY_OF_BUILD)
+@takes(what=WhatToBuild, flags=BuildFlags, onto=OntoFlags, buildx=BuildxOptions)
+def build_command(what: WhatToBuild, flags: BuildFlags, onto: OntoFlags, buildx: BuildxOptions) -> int:
     """Build a debug image in which every cubin is proven to carry line info.
 
     What is not proven is not tagged. Exit status: 0 proven and tagged, 1 the build failed, 2 bad input, 3 built but
@@ -115,11 +149,15 @@ def build_command(what: WhatToBuild, flags: BuildFlags, buildx: BuildxOptions) -
       vdbg-env build --lineinfo --profile sample
       vdbg-env build --lineinfo --arch 9.0 --tag debug/vllm:0.33.0-lineinfo
       vdbg-env build --lineinfo --source ./vllm --target _moe_C_stable_libtorch
-      vdbg-env build --onto vllm/vllm-openai:v0.33.0 --core core.nvcudmp --tag vllm:0.33.0-lines
+      vdbg-env build --onto vllm/vllm-openai:v0.33.0 --core FILE --tag vllm:lines
     """
-    if flags.onto:
-        return _build_onto(flags.onto, what, flags)
-    _refuse_of_onto(flags)
+    if onto.onto:
+        return _build_onto(what, flags, onto)
+    if given := given_options(click.get_current_context(), _OF_ONTO):
+        raise BadInput(
+            f"{', '.join(option.opts[0] for option in given)} has no meaning without --onto",
+            next_step="--onto IMAGE adds line tables to an image; --target EXT builds one extension from source",
+        )
     if flags.bundle:
         _refuse_decided()
     if flags.dry_run:
@@ -134,7 +172,7 @@ def build_command(what: WhatToBuild, flags: BuildFlags, buildx: BuildxOptions) -
 
 
 def _build(what: WhatToBuild, flags: BuildFlags, buildx: BuildxOptions) -> BuildResult:
-    tags = tuple(str(parse_reference(tag, "--tag")) for tag in flags.tags)
+    tags = _names(flags.tags)
     if flags.push and not tags:
         raise BadInput("--push needs the name to push to", next_step="add --tag REGISTRY/NAME:TAG")
     for path in (flags.metadata_file, flags.output):
@@ -177,16 +215,20 @@ def _build(what: WhatToBuild, flags: BuildFlags, buildx: BuildxOptions) -> Build
         jobs=jobs.max_jobs,
         offline_compile=request.offline_compile,
     )
-    with _display(flags) as display:
+    with build_display(quiet=flags.quiet, verbose=flags.verbose) as display:
         return build_image(plan, settings, builder=builder, tell=display.tell, clock=time.monotonic)
+
+
+def _names(tags: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(parse_reference(tag, "--tag")) for tag in tags)
 
 
 def _build_bundle(
     path: Path, what: WhatToBuild, flags: BuildFlags, settings: BuildSettings, builder: ImageBuilder
 ) -> BuildResult:
     """Build what is in a bundle: everything but the number of compilers, names and outputs was decided with it."""
-    from vdbg_env.build import trees
     from vdbg_env.build.bundle import build_from_bundle, open_bundle
+    from vdbg_env.engine import trees
 
     with open_bundle(path) as bundle:
         plan = bundle.plan(trees.digest)
@@ -194,7 +236,7 @@ def _build_bundle(
             build_machine(), architectures=len(plan.arch), gib_per_job=plan.memory_per_job_gib, requested=what.jobs
         )
         settings = replace(settings, build_args=build_args(jobs, Site()), jobs=jobs.max_jobs)
-        with _display(flags) as display:
+        with build_display(quiet=flags.quiet, verbose=flags.verbose) as display:
             return build_from_bundle(
                 path, bundle.manifest, plan, settings, builder=builder, tell=display.tell, clock=time.monotonic
             )
@@ -204,12 +246,6 @@ def _builder(wanted: BuilderName) -> ImageBuilder:
     from vdbg_env.build.buildkit import choose_builder  # the client of the engine takes a while to load
 
     return choose_builder(wanted)
-
-
-def _display(flags: BuildFlags | BundleFlags) -> PlainDisplay | LiveDisplay:
-    from vdbg_env.cli.display.build_display import build_display
-
-    return build_display(quiet=flags.quiet, verbose=flags.verbose)
 
 
 def _show_result(flags: BuildFlags, document: str, text: str) -> None:
@@ -258,29 +294,8 @@ def _refuse_decided() -> None:
         )
 
 
-def _refuse_of_onto(flags: BuildFlags) -> None:
-    """Refuse, without --onto, the flags that belong to it."""
-    ours = {"kernel": flags.kernels, "core": flags.core, "compiler": flags.toolkit, "work": flags.work,
-            "accept-other-headers": flags.accept_other_headers}  # fmt: skip
-    given = [f"--{name}" for name, value in ours.items() if value]
-    if given:
-        raise BadInput(
-            f"{', '.join(given)} has no meaning without --onto",
-            next_step="--onto IMAGE adds line tables to an image; --target EXT builds one extension from source",
-        )
-
-
-def _build_onto(image: str, what: WhatToBuild, flags: BuildFlags) -> int:
-    """Add line tables to the kernels of an image; raises BadInput for a flag that has no meaning with that."""
-    from vdbg_env.build.onto import OntoRequest, build_onto, onto_json, onto_text
-    from vdbg_env.build.swap import DockerSwaps
-    from vdbg_env.build.trees import own_package
-    from vdbg_env.build.unit_sources import LocalUnitBuilds
-    from vdbg_env.build.units import installed_release
-    from vdbg_env.cli.options.units import local_trees
-    from vdbg_env.engine.client import connect
-    from vdbg_env.lines.build import LinesRequest
-
+def _build_onto(what: WhatToBuild, flags: BuildFlags, onto: OntoFlags) -> int:
+    """Have the plug-in add line tables to an image; raises BadInput for a flag that has no meaning with that."""
     require_writable(flags.metadata_file)
     wrong = [max(option.opts, key=len) for option in given_except(click.get_current_context(), _FREE_WITH_ONTO)]
     if wrong:
@@ -289,62 +304,10 @@ def _build_onto(image: str, what: WhatToBuild, flags: BuildFlags) -> int:
             cause="the image and its vLLM are those of the image named; only kernels are compiled",
             next_step="vdbg-env build --onto IMAGE --core FILE --tag NAME",
         )
-    request = OntoRequest(
-        image=image,
-        project="vllm",
-        lines=LinesRequest(
-            requirement=image,
-            wanted=_wanted(what, flags),
-            compiler=installed_release(flags.toolkit) if flags.toolkit else None,
-            externals=local_trees(what.deps, "--dep"),
-            jobs=what.jobs or os.cpu_count() or 1,
-        ),
-        tags=tuple(str(parse_reference(tag, "--tag")) for tag in flags.tags) or ("vdbg/onto:lineinfo",),
-        guard=own_package() if what.guard else None,
-        accept_other_headers=flags.accept_other_headers,
-    )
-    with _display(flags) as display:
-        builds = LocalUnitBuilds(display.tell, flags.work, flags.toolkit)
-        result = build_onto(request, images=DockerSwaps(connect()), builds=builds, clock=time.monotonic)
-    _show_result(flags, json_text(onto_json(result)), onto_text(result))
+    with build_display(quiet=flags.quiet, verbose=flags.verbose) as display:
+        document, text = plug_in(COMMANDS, "build.onto")(what, onto, _names(flags.tags), display.tell)
+    _show_result(flags, json_text(document), text)
     return 0
-
-
-def _wanted(what: WhatToBuild, flags: BuildFlags) -> Wanted:
-    """Return the kernels and the architectures that get line tables."""
-    from vdbg_env.build.gpus import first_gpu
-    from vdbg_env.common.programs import Programs
-    from vdbg_env.crash.files import CoreFiles
-    from vdbg_env.image.units import parse_arch
-    from vdbg_env.lines.stock import Wanted, wanted_by_core
-
-    if what.debug != "lineinfo":
-        raise BadInput(
-            "--device-debug changes the code, and --onto keeps it", next_step="leave out --device-debug, or --onto"
-        )
-    if not (flags.kernels or flags.core or what.target):
-        raise BadInput(
-            "nothing says which kernels of the image get line tables",
-            next_step="--core FILE, --kernel NAME, or --target EXTENSION for all of a library",
-        )
-    by_core = wanted_by_core(flags.core, CoreFiles()) if flags.core else Wanted()
-    archs = what.archs or by_core.archs
-    if not archs:
-        gpu = first_gpu(Programs())
-        archs = (gpu.arch,) if gpu else ()
-    if not archs:
-        raise BadInput(
-            "this machine has no GPU, so the architecture is not known", next_step="--arch 9.0; or --core FILE"
-        )
-    each = architectures(archs)
-    for arch in each:
-        parse_arch(arch)  # before the image is read, which takes minutes
-    return Wanted(
-        kernels=(*flags.kernels, *by_core.kernels),
-        extensions=(what.target,) if what.target else (),
-        archs=each,
-        codes=by_core.codes,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +327,7 @@ class BundleFlags:
     quiet: bool = flag("--quiet", "-q", default=False, help="Show warnings and the result only.")
 
 
-@click.command("bundle")
+@click.command("bundle", cls=Sectioned, everyday=_EVERYDAY | {"tag", "as_json"})
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @takes(what=WhatToBuild, flags=BundleFlags)
 def bundle_command(file: Path, what: WhatToBuild, flags: BundleFlags) -> int:
@@ -376,7 +339,7 @@ def bundle_command(file: Path, what: WhatToBuild, flags: BundleFlags) -> int:
 
     \b
     Example:
-      vdbg-env bundle --lineinfo --arch 9.0 vllm-debug.tar      # where there is a network
+      vdbg-env bundle --lineinfo --arch 9.0 vllm-debug.tar
       vdbg-env build --bundle vllm-debug.tar                    # at the site
     """
     from vdbg_env.build.bundle import bundle_json, write_bundle
@@ -396,7 +359,7 @@ def bundle_command(file: Path, what: WhatToBuild, flags: BundleFlags) -> int:
         secrets={secret.id: Path(secret.path) for secret in request.secrets},
         no_cache=flags.no_cache,
     )
-    with _display(flags) as display:
+    with build_display(quiet=flags.quiet, verbose=flags.verbose) as display:
         result = write_bundle(plan, settings, file, builder=builder, tell=display.tell)
     if flags.as_json:
         click.echo(json_text(bundle_json(result)), nl=False)
@@ -437,7 +400,11 @@ class RenderFlags:
     as_json: bool = flag("--json", default=False, help="Report what was written as JSON.")
 
 
-@click.command("render")
+@click.command(
+    "render",
+    cls=Sectioned,
+    everyday={"profile", "source", "archs", "format", "existing", "runbook", "inputs", "image", "gpu"},
+)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @takes(flags=RenderFlags, what=WhatToBuild)
 def render_command(folder: Path, flags: RenderFlags, what: WhatToBuild) -> int:
@@ -448,7 +415,7 @@ def render_command(folder: Path, flags: RenderFlags, what: WhatToBuild) -> int:
       vdbg-env render --profile sample ./sample-image
       vdbg-env render --format k8s --gpu none ./manifests
       vdbg-env render --format k8s --for deployment.yaml ./armed
-      vdbg-env render --format k8s --for lws.yaml --runbook illegal-memory-access -i request=synthetic ./debug
+      vdbg-env render --format k8s --for llm.yaml --runbook host-crash ./debug
       vdbg-env render --format slurm ./job
     """
     from vdbg_env.build.render import render
@@ -508,7 +475,8 @@ def _render_patch(existing: Path, folder: Path, flags: RenderFlags) -> int:
 
 def _without_requests(runbook: str, inputs: Mapping[str, str]) -> str | None:
     """Return why a pod would not begin this runbook on a server with these inputs; raises BadInput for wrong ones."""
-    from vdbg_env.cli.composition.runs import runbook_library, runbook_names
+    from vdbg_env.run.builtins import runbook_library
+    from vdbg_env.run.library import runbook_names
     from vdbg_env.runbook.model import Manual
 
     if runbook not in runbook_names() and ("/" in runbook or runbook.endswith((".yaml", ".yml"))):
@@ -536,3 +504,116 @@ def _show_rendering(rendering: Rendering, *, as_json: bool) -> None:
     what = f", plan {rendering.digest}" if rendering.digest else ""
     console.show(f"{rendering.folder}: {len(rendering.files)} file{'s' * (len(rendering.files) != 1)}{what}\n")
     console.note(f"next: {rendering.next_step}")
+
+
+# How a build is shown as it happens: live steps on a terminal, plain lines elsewhere; both on the error stream.
+
+
+def build_display(*, quiet: bool, verbose: bool, stream: TextIO | None = None) -> PlainDisplay | LiveDisplay:
+    """Return the display that fits: none when quiet, live on a terminal, plain lines elsewhere or when verbose."""
+    target = stream or sys.stderr
+    if quiet:
+        return PlainDisplay(target, level="warnings")
+    if verbose or not target.isatty():
+        return PlainDisplay(target, level="output" if verbose else "steps")
+    return LiveDisplay(target)
+
+
+class PlainDisplay:
+    """One line an event; `level` says how much: warnings only, steps, or every line of output too."""
+
+    def __init__(self, stream: TextIO, *, level: str) -> None:
+        self._stream = stream
+        self._level = level
+        self._titles: dict[str, str] = {}
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def tell(self, event: BuildEvent) -> None:
+        match event:
+            case StepStarted():
+                self._titles[event.key] = _title(event)
+                self._line(self._titles[event.key], "steps")
+            case StepEnded():
+                self._line(f"{_outcome(event)}: {self._titles.get(event.key, event.key)}", "steps")
+            case OutputLine():
+                self._line(f"  | {event.text}", "output")
+            case BuildWarning():
+                self._line(f"warning: {event.text}", "warnings")
+            case Built() | BuildFailed():  # the command itself reports these, with what to do next
+                pass
+
+    def _line(self, text: str, level: str) -> None:
+        levels = ("warnings", "steps", "output")
+        if levels.index(level) <= levels.index(self._level):
+            print(printable(text, keep="\t"), file=self._stream, flush=True)
+
+
+class LiveDisplay:
+    """Finished steps scroll away above; the running ones stay below with their elapsed time and last line."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=stream)
+        self._clock = clock
+        self._running: dict[str, tuple[str, float]] = {}
+        self._last_line: dict[str, str] = {}
+        self._live: Live | None = None
+
+    def __enter__(self) -> LiveDisplay:
+        from rich.live import Live
+
+        self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=8, transient=True)
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def tell(self, event: BuildEvent) -> None:
+        match event:
+            case StepStarted():
+                self._running[event.key] = (_title(event), self._clock())
+            case StepEnded():
+                title, _ = self._running.pop(event.key, (event.key, 0.0))
+                self._last_line.pop(event.key, None)
+                style = "red" if event.error else "dim" if event.cached else "green"
+                text = printable(f"{_outcome(event):>9}  {title}")
+                self._console.print(text, style=style, markup=False, highlight=False)
+            case OutputLine():
+                self._last_line[event.key] = event.text
+            case BuildWarning():
+                text = printable(f"  warning  {event.text}")
+                self._console.print(text, style="yellow", markup=False, highlight=False)
+            case Built() | BuildFailed():  # the command itself reports these, with what to do next
+                pass
+
+    def _table(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(justify="right", style="cyan", min_width=9)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for key, (title, since) in self._running.items():
+            table.add_row(f"{self._clock() - since:.0f} s", Text(printable(title)))
+            if key in self._last_line:
+                table.add_row("", Text(printable(self._last_line[key]), style="dim"))
+        return table
+
+
+def _title(event: StepStarted) -> str:
+    place = f"[{event.number}/{event.total}] " if event.number and event.total else ""
+    return place + event.title
+
+
+def _outcome(event: StepEnded) -> str:
+    if event.error:
+        return "failed"
+    return "cached" if event.cached else f"{event.duration_s:.1f} s"

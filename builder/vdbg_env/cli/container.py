@@ -11,22 +11,23 @@ from typing import assert_never
 
 import click
 
-from vdbg_env.cli.options.given import takes
 from vdbg_env.common import console
 from vdbg_env.common.console import shows_colour
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.flags import Sectioned, takes
 from vdbg_env.common.programs import Programs
 from vdbg_env.engine.client import connect
 from vdbg_env.engine.containers import DockerContainers
 from vdbg_env.engine.request import ContainerFlags, read_flags, run_in_image
 from vdbg_env.engine.targets import dump_store
-from vdbg_env.report.codec import document as doc
 from vdbg_env.run import doctor
 from vdbg_env.run.doctor import TOOLS, Status, judge
 from vdbg_env.run.stale import Settings, stale_settings
 
+_EVERYDAY = {"image", "gpu", "dumps", "mounts", "variables", "ports", "user"}
 
-@click.command("run")
+
+@click.command("run", cls=Sectioned, everyday=_EVERYDAY)
 @takes(flags=ContainerFlags)
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- ARGV...")
 def run_command(argv: tuple[str, ...], flags: ContainerFlags) -> int:
@@ -46,7 +47,7 @@ def run_command(argv: tuple[str, ...], flags: ContainerFlags) -> int:
     return _run(argv, flags, interactive=False)
 
 
-@click.command("shell")
+@click.command("shell", cls=Sectioned, everyday=_EVERYDAY)
 @takes(flags=ContainerFlags)
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGV...]")
 def shell_command(argv: tuple[str, ...], flags: ContainerFlags) -> int:
@@ -89,7 +90,7 @@ def doctor_command(dump_place: str, as_json: bool) -> int:
     """
     found = judge(doctor.LocalHost(Programs(), TOOLS).gather(os.path.abspath(dump_place)))  # noqa: PTH100 - as typed
     colour = shows_colour(sys.stdout)
-    click.echo(doc.render(found, doctor.DoctorDocument) if as_json else doctor.as_text(found, colour=colour), nl=False)
+    click.echo(doctor.as_json(found) if as_json else doctor.as_text(found, colour=colour), nl=False)
     return exit_status(found.status)
 
 

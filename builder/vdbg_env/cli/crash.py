@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from gpucore.arch import as_target
 from gpucore.arming import CORE_SIZES, CoreSize, arming, as_env_file, as_exports
-from gpucore.code_map import parse_place
-from vdbg_env.cli.composition.lines import remote_store
-from vdbg_env.cli.display.bar import progress_bar
-from vdbg_env.cli.options.source import Mapping, lines_option, path_map_option, source_root_option
+from gpucore.code_map import PlaceQuery, parse_place
+from vdbg_env.cli.options import Mapping, lines_option, memory_option, path_map_option, source_root_option
 from vdbg_env.common import console
+from vdbg_env.common.console import progress_bar
 from vdbg_env.crash.files import SourceFiles
-from vdbg_env.crash.line_packs import PackedLines, open_stores
+from vdbg_env.crash.line_packs import packed_lines
 from vdbg_env.engine.targets import Targets
+
+if TYPE_CHECKING:
+    from vdbg_env.crash.memory_map import MemoryMap
 
 
 @click.command("core")
@@ -26,8 +29,9 @@ from vdbg_env.engine.targets import Targets
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/core/v1).")
 @click.option("--registers", is_flag=True, help="Show the registers of each fault's first thread.")
 @click.option("--parameters", is_flag=True, help="Show the parameters and constant banks of each launch.")
-@click.option("--all", "everything", is_flag=True, help="Show every fault and every place where warps stand.")
+@click.option("--all", "everything", is_flag=True, help="Show every fault and every place where warps are.")
 @lines_option
+@memory_option
 @source_root_option
 @path_map_option
 def core_command(
@@ -37,16 +41,17 @@ def core_command(
     parameters: bool,
     everything: bool,
     line_packs: tuple[str, ...],
+    memory: str | None,
     source_roots: tuple[str, ...],
     path_maps: tuple[Mapping, ...],
 ) -> int:
-    """Read GPU core dumps: exception, kernel, thread, source line, inline chain, and where all other warps stand.
+    """Read GPU core dumps: exception, kernel, thread, source line, inline chain, and where all other warps are.
 
-    No GPU, driver, debugger or CUDA toolkit is needed. Of several dumps, one of each rank, a line says what they come
-    to; those with an exception are first, in order of time, and of the others --all shows more than a line.
+    No GPU, driver or debugger is needed. Of the dumps of several ranks, those with an exception are first, and the
+    others are a line each. The memory maps next to a core, or those of --memory, name the tensor of a bad address.
 
-    Exit status: 0 no exception; 3 a GPU exception was found; 4 no exception, but a dump is truncated or other files
-    could not be read; 2 nothing could be read.
+    Exit status: 0 no exception; 3 an exception; 4 no exception, but a dump is truncated or could not be read; 2 nothing
+    could be read.
 
     \b
     Example:
@@ -58,8 +63,9 @@ def core_command(
     from vdbg_env.crash.core import cores_json, cores_text, read_cores
 
     sources = SourceFiles(source_roots, path_maps)
-    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
-    read = read_cores(targets, sources, packs, registers=registers, parameters=parameters)
+    packs = packed_lines(line_packs)
+    maps = _maps(memory) if memory else None
+    read = read_cores(targets, sources, packs, registers=registers, parameters=parameters, maps=maps)
     for path, error in read.problems:
         console.note(f"{path}: not read: {error.what}")
     if as_json:
@@ -71,13 +77,25 @@ def core_command(
     return 4 if read.problems or any(not reading.core.complete for reading in read.readings) else 0
 
 
+def _kernels(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    from vdbg_env.crash.locate import complete_kernel
+
+    typed = os.environ.get("COMP_WORDS", "").split()  # click parses no arguments while an option has no value yet
+    return complete_kernel([word for word in typed if Path(word).is_file()], begun)
+
+
 @click.command("locate")
 @click.argument("place", metavar="PLACE")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--kernel", "-k", metavar="NAME", help="The function that a bare offset counts from.")
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option(
+    "--kernel", "-k", metavar="NAME", shell_complete=_kernels, help="The function that a bare offset counts from."
+)
 @click.option("--arch", metavar="SM", help="Keep to one architecture, such as sm_90 or 9.0.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/locate/v1).")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/locate/v1; vdbg-env/owner/v1 without FILE)."
+)
 @lines_option
+@memory_option
 @source_root_option
 @path_map_option
 def locate_command(
@@ -87,34 +105,57 @@ def locate_command(
     arch: str | None,
     as_json: bool,
     line_packs: tuple[str, ...],
+    memory: str | None,
     source_roots: tuple[str, ...],
     path_maps: tuple[Mapping, ...],
 ) -> int:
     """Find the source line and the whole inline chain of an instruction.
 
-    PLACE is an absolute address in a GPU core dump, an offset with --kernel, or a function with an offset as
-    compute-sanitizer or cuda-gdb print it; without an offset it is where the function begins. NAME may be mangled,
-    demangled, or just the function's own name. FILE is a GPU core dump, library, object file, wheel, .cubin, .fatbin or
-    a folder of these.
+    PLACE is an address in a GPU core dump, an offset with --kernel, or a function with an offset as compute-sanitizer
+    or cuda-gdb print it. NAME may be mangled, demangled, or the function's own name. FILE is a GPU core dump, library,
+    object file, wheel, .cubin, .fatbin or a folder of these. With --memory alone, PLACE is the address of data.
 
     Exit status: 0 found; 4 found, but without line info or in several places that differ; 2 not found.
 
     \b
     Example:
       vdbg-env locate 0x7fffd9001140 core.nvcudmp
+      vdbg-env locate 0x7f2001f52800 --memory latest
       vdbg-env locate kern libkernels.so
       vdbg-env locate 0x140 --kernel 'kern<float>' libkernels.so
-      vdbg-env locate 'kern(float *, int)+0x120 [in file.cu:6]' libkernels.so --arch sm_90
+      vdbg-env locate 'kern(float*, int)+0x120 [in file.cu:6]' libkernels.so
     """
     from vdbg_env.crash.locate import locate, locate_json, locate_text
 
     sources = SourceFiles(source_roots, path_maps)
-    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
+    packs = packed_lines(line_packs)
     query, kept = parse_place(place, kernel), as_target(arch) if arch else None
+    maps = _maps(memory) if memory else ()
+    if not files:
+        if not maps:
+            raise click.UsageError("Missing argument 'FILE...' (or --memory).")
+        return _owner(query, maps, as_json=as_json)
     with progress_bar() as tell:
-        report = locate(query, files, Targets(), sources, packs, arch=kept, tell=tell)
+        report = locate(query, files, Targets(), sources, packs, maps=maps, arch=kept, tell=tell)
     click.echo(locate_json(report) if as_json else locate_text(report), nl=False)
     return 4 if report.ambiguous or not report.candidates[0].location.chain else 0
+
+
+def _maps(named: str) -> tuple[MemoryMap, ...]:
+    from vdbg_env.crash.memory_files import memory_maps  # loaded where it is asked for
+
+    return memory_maps(named, os.environ)
+
+
+def _owner(query: PlaceQuery, maps: Sequence[MemoryMap], *, as_json: bool) -> int:
+    from vdbg_env.crash.memory_files import ask, owners_json, owners_text
+
+    if query.name is not None:
+        raise click.UsageError("--memory without FILE takes an address, such as 0x7f2001f52800.")
+    owners = ask(maps, query.value)
+    assert owners
+    click.echo(owners_json(owners) if as_json else owners_text(owners), nl=False)
+    return 0
 
 
 def _pid(_context: click.Context, _argument: click.Parameter, text: str | None) -> int | None:
@@ -163,7 +204,7 @@ def dump_command(
     Example:
       eval "$(vdbg-env dump --arm --folder /dumps)"; vllm serve MODEL &
       vdbg-env dump $!
-      vdbg-env dump --arm --format env > cuda.env; docker run --env-file cuda.env ...
+      vdbg-env dump --arm --format env > cuda.env    # for docker run --env-file
     """
     from vdbg_env.crash.dump import DumpStatus, dump, dump_json, dump_text
 

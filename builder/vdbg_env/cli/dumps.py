@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from vdbg_env.cli.options.retention import read_retention, retention_options
+from vdbg_env.cli.options import read_retention, retention_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.dumps import (

@@ -8,16 +8,17 @@ from collections.abc import Iterable
 
 import click
 
-from vdbg_env.build.request import DEFAULT_PROFILE, open_profile, read_image_library, user_profiles
+from vdbg_env.build.build import DEFAULT_PROFILE, open_profile, read_image_library, user_profiles
 from vdbg_env.common import console
-from vdbg_env.common.errors import BadDocument, BadInput
-from vdbg_env.common.printable import json_text
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.console import json_text
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.image import knowledge, profile
 from vdbg_env.image.knowledge import ImageLibrary
 from vdbg_env.image.planner import plan
 from vdbg_env.image.profile import SCHEMA_FILE, BuildRequest, ImageSpec, ProfileFile, copied_profile, extending_profile
-from vdbg_env.record.files import write_new
+from vdbg_env.record.run_directory import write_new
 
 
 @click.group("images")
@@ -84,7 +85,7 @@ def new(name: str, original: str | None) -> int:
       vdbg-env images new our-vllm
       vdbg-env images new our-vllm --from vllm-cu129
     """
-    schema_file = str(data_dir("images") / SCHEMA_FILE)
+    schema_file = str(SHIPPED_DATA / "images" / SCHEMA_FILE)
     if original is None:
         text = extending_profile(name, DEFAULT_PROFILE, schema_file)
     else:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.cli.composition.runs import runbook_library
 from vdbg_env.common import console, yaml_source
+from vdbg_env.common.console import json_text
 from vdbg_env.common.errors import BadInput, unreadable
 from vdbg_env.common.programs import Programs
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.evidence.knowledge import explain_name, is_name
-from vdbg_env.record.files import replacement, write_new
+from vdbg_env.record.run_directory import replacement, write_new
 from vdbg_env.report import runbooks
-from vdbg_env.report.codec import document as doc
+from vdbg_env.run.builtins import runbook_library
 from vdbg_env.run.failure_pages import failure_pages, render_all
 from vdbg_env.run.stale import installed_vllm, name_complaints
 from vdbg_env.runbook.model import SCHEMA_FILE, json_schema
@@ -56,7 +56,7 @@ def list_command(files: tuple[Path, ...], as_document: bool) -> int:
     library = runbook_library(files)
     found = [(entry, library.load_entry(entry)) for entry in library.entries]
     if as_document:
-        click.echo(doc.render(found, runbooks.RunbookList), nl=False)
+        click.echo(json_text(runbooks.list_json((entry.origin, entry.path, x) for entry, x in found)), nl=False)
         return 0
     width = max((len(x.name) for _, x in found), default=0)
     for entry, x in found:
@@ -77,7 +77,7 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
     """
     runbook = runbook_library(files).load(name)
     if as_document:
-        click.echo(doc.render(runbook, runbooks.Shown), nl=False)
+        click.echo(json_text(runbooks.show_json(runbook)), nl=False)
     else:
         console.show(runbooks.runbook_text(runbook))
     return 0
@@ -105,7 +105,7 @@ def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document:
     release = vllm or installed_vllm(Programs())
     complaints += name_complaints((entry.path for entry, found in results if not found), release)
     if as_document:
-        click.echo(doc.render(complaints, runbooks.Lint, len(results)), nl=False)
+        click.echo(json_text(runbooks.lint_json(complaints, len(results))), nl=False)
     else:
         for complaint in complaints:
             click.echo("\n".join(complaint.lines()))
@@ -201,7 +201,7 @@ def new_command(name: str, folder: Path) -> int:
       vdbg-env runbooks new my-crash
       vdbg-env runbooks new my-crash ~/.config/vdbg-env/runbooks
     """
-    text = skeleton(name, str(data_dir("runbooks") / SCHEMA_FILE))
+    text = skeleton(name, str(SHIPPED_DATA / "runbooks" / SCHEMA_FILE))
     path = folder / f"{name}.yaml"
     write_new(path, text, next_step="choose another folder")
     console.show(f"{path}\n")

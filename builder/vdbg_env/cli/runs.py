@@ -11,11 +11,10 @@ from pathlib import Path
 
 import click
 
-from vdbg_env.cli.options.retention import AGES, read_retention, retention_options
-from vdbg_env.common.console import note
+from vdbg_env.cli.options import AGES, read_retention, retention_options
+from vdbg_env.common.console import note, printable
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.printable import printable
-from vdbg_env.record.runs import find_run, runs_home
+from vdbg_env.record.runs import complete_run, find_run, runs_home
 from vdbg_env.run import history
 from vdbg_env.run.history import ALL, Selection, list_lines
 
@@ -56,12 +55,11 @@ def list_command(group: bool, last: int | None, since: str | None, failed: bool,
     if group:
         return _list_groups(as_json, selection)
     if as_json:
-        from vdbg_env.report.codec import document as doc
         from vdbg_env.run.history import list_runs
 
         found = list_runs(os.environ, selection)
         _note_unreadable(found.unreadable)
-        click.echo(doc.render(found, history.RunsDocument), nl=False)
+        click.echo(history.runs_json(found.runs, found.unreadable), nl=False)
         return 0
     lines, unreadable = list_lines(os.environ, selection)
     _note_unreadable(unreadable)
@@ -87,13 +85,12 @@ def _since(text: str | None) -> float | None:
 
 
 def _list_groups(as_json: bool, selection: Selection) -> int:
-    from vdbg_env.report.codec import document as doc
     from vdbg_env.run import crash_groups
 
     groups, unreadable = crash_groups.crash_groups(os.environ, selection)
     _note_unreadable(unreadable)
     if as_json:
-        click.echo(doc.render(groups, crash_groups.GroupsDocument, unreadable), nl=False)
+        click.echo(crash_groups.as_json(groups, unreadable), nl=False)
         return 0
     click.echo(crash_groups.as_text(groups), nl=False)
     if not groups:
@@ -107,7 +104,7 @@ def _note_unreadable(errors: Iterable[BadInput]) -> None:
 
 
 @runs_command.command("show")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_run)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
 def show_command(run: str, as_json: bool) -> int:
     """Show what was recorded of a run, even of one that was cut off.
@@ -116,12 +113,11 @@ def show_command(run: str, as_json: bool) -> int:
     Example:
       vdbg-env runs show 20261121-072809-illegal-memory-access-1f2e
     """
-    from vdbg_env.report.codec import document as doc
-    from vdbg_env.run.history import RunList, recorded
+    from vdbg_env.run.history import recorded
 
     found = recorded(find_run(run, os.environ))
     if as_json:
-        click.echo(doc.render(RunList(runs=(found,), unreadable=()), history.RunsDocument), nl=False)
+        click.echo(history.runs_json([found]), nl=False)
         return 0
     click.echo(history.text(found))
     return 0
@@ -142,13 +138,12 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
     """
     from vdbg_env.record.diff import diff
     from vdbg_env.record.event_log import well_formed
-    from vdbg_env.report.codec import document as doc
 
     documents = [find_run(name, os.environ).read_report() for name in (before, after)]
     with well_formed(f"the report of {before} or of {after}"):
         found = diff(*documents)
     if as_json:
-        click.echo(doc.render(found, history.DiffDocument), nl=False)
+        click.echo(history.diff_json(found), nl=False)
     else:
         click.echo(
             "".join(f"{printable(str(d))}\n" for d in found) or "nothing differs but times and paths\n", nl=False
@@ -157,7 +152,7 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
 
 
 @runs_command.command("report")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_run)
 @click.option(
     "--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal", show_default=True,
     help="How it is printed.",
@@ -170,13 +165,12 @@ def report_command(run: str, form: str, write: bool) -> int:
     Example:
       vdbg-env runs report 20261121-072809-illegal-memory-access-1f2e --format markdown
     """
-    from vdbg_env.cli.composition.runs import runbook_library
     from vdbg_env.crash.files import CoreFiles, SourceFiles
-    from vdbg_env.report import as_json, as_markdown, as_terminal
+    from vdbg_env.report import as_markdown, as_terminal, model
+    from vdbg_env.report.as_html import write_report
     from vdbg_env.report.assemble import typed_outside
-    from vdbg_env.report.files import write_report
     from vdbg_env.run.again import report_anew
-    from vdbg_env.run.host import ThisHost
+    from vdbg_env.run.builtins import runbook_library
 
     directory = find_run(run, os.environ)
     sources = SourceFiles()
@@ -186,13 +180,12 @@ def report_command(run: str, form: str, write: bool) -> int:
         os.environ,
         cores=CoreFiles(),
         sources=sources,
-        host=ThisHost(),
     )
     match form:
         case "markdown":
             click.echo(as_markdown.render(report), nl=False)
         case "json":
-            click.echo(as_json.render(report), nl=False)
+            click.echo(model.report_json(report), nl=False)
         case _:
             click.echo(as_terminal.render(typed_outside(report, str(directory.path))), nl=False)
     if write:
@@ -216,18 +209,17 @@ def prune_command(
       vdbg-env runs prune --runbook guard --older-than 30d
       vdbg-env runs prune --keep 100 --max-size 50g --yes
     """
-    from vdbg_env.report.codec import document as doc
     from vdbg_env.run import history
     from vdbg_env.run.history import PruneRunsRequest, prune_runs
 
     request = PruneRunsRequest(retention=read_retention(keep, older_than, max_size), runbook=runbook, remove=yes)
     found = prune_runs(request, os.environ, now=time.time())
-    click.echo(doc.render(found, history.PrunedRunsDocument) if as_json else history.as_text(found), nl=False)
+    click.echo(history.prune_json(found) if as_json else history.as_text(found), nl=False)
     return 0
 
 
 @runs_command.command("redact")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_run)
 @click.option("--hosts", is_flag=True, help="Also replace host names and addresses by pseudonyms.")
 @click.option("--host", "names", multiple=True, help="A further host name to replace; implies --hosts; repeatable.")
 def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
@@ -238,10 +230,9 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
       vdbg-env runs redact 20261121-072809-illegal-memory-access-1f2e --hosts
     """
     from vdbg_env.run.again import redact_again
-    from vdbg_env.run.host import ThisHost
 
     wanted = names if hosts or names else None
-    redacted = redact_again(find_run(run, os.environ), os.environ, ThisHost(), hosts=wanted)
+    redacted = redact_again(find_run(run, os.environ), os.environ, hosts=wanted)
     for name in redacted.changed:
         click.echo(printable(name))
     for text in redacted.notes:
@@ -251,7 +242,7 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
 
 
 @runs_command.command("export")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_run)
 @click.option(
     "-o", "--output", "target", type=click.Path(path_type=Path), help="The archive; RUN.tar.gz here if not given."
 )
@@ -271,16 +262,14 @@ def export_command(
       vdbg-env runs export latest
       vdbg-env runs export latest --hosts -o crash.tar.gz
     """
-    from vdbg_env.report.codec import document as doc
     from vdbg_env.run import again
     from vdbg_env.run.again import export
-    from vdbg_env.run.host import ThisHost
 
     directory = find_run(run, os.environ)
     wanted = names if hosts or names else None
     path = target or Path(f"{directory.path.name}.tar.gz")
-    found = export(directory, path, os.environ, ThisHost(), cores=cores, hosts=wanted)
+    found = export(directory, path, os.environ, cores=cores, hosts=wanted)
     for text in found.notes:
         note(printable(text))
-    click.echo(doc.render(found, again.ExportDocument) if as_json else again.as_text(found), nl=False)
+    click.echo(again.as_json(found) if as_json else again.as_text(found), nl=False)
     return 0

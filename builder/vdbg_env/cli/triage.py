@@ -7,39 +7,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vdbg_env.cli.composition.lines import remote_store
-from vdbg_env.cli.composition.runs import runbook_names
-from vdbg_env.cli.options.container import (
-    DEFAULTS_OF_OTHERS,
-    FEW,
-    ContainerFlags,
-    container_options,
-    container_request,
-    given_option,
-)
-from vdbg_env.cli.options.source import lines_option
+from vdbg_env.cli.options import lines_option, memory_map_option
+from vdbg_env.cli.places import FEW, PlaceFlags, container_request, given_option, place_options
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
-from vdbg_env.crash.line_packs import PackedLines, open_stores
+from vdbg_env.common.flags import Sectioned
+from vdbg_env.common.resources import SHIPPED_DATA
 
 if TYPE_CHECKING:
+    from vdbg_env.crash.line_packs import PackedLines
+    from vdbg_env.crash.memory_map import MemoryMap
     from vdbg_env.run.begin import ContainerRequest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@click.command("triage", context_settings={"ignore_unknown_options": False})
+@click.command("triage", cls=Sectioned, everyday={"as_json", "run", "line_packs", "memory_map", "on", "image"})
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as a JSON document.")
 @click.option("--run", is_flag=True, help="Start the runbook that the verdict names, on the command after `--`.")
 @click.option("--rules", type=click.Path(path_type=Path), help="A folder of triage rules instead of the shipped ones.")
 @lines_option
-@container_options(*FEW)
+@memory_map_option
+@place_options(*FEW)
 @click.pass_context
 def triage_command(
     context: click.Context,
@@ -49,25 +45,24 @@ def triage_command(
     run: bool,
     rules: Path | None,
     line_packs: tuple[str, ...],
+    memory_map: str | None,
     **place: Any,
 ) -> int:
     """Name the failure, the line that says so and the runbook to start.
 
-    LOG is a file, a folder of per-rank logs, or - for the standard input; .gz and .zst are opened. All logs given
-    belong to one run. With --run, the options that say where steps run are those of the runbook.
+    LOG is a file, a folder of per-rank logs, or - for standard input; .gz and .zst are opened. All logs belong to one
+    run. With --run, the options of place are those of the runbook.
 
     \b
     Example:
       vdbg-env triage server.log
       kubectl logs vllm-0 | vdbg-env triage --json -
       vdbg-env triage --run server.log -- vllm serve Qwen/Qwen3-32B
-      vdbg-env triage --run server.log --image vdbg/vllm-cu130:lineinfo -- vllm serve Qwen/Qwen3-32B
 
-    Exit status: 3 a line shows a failure, of the GPU or not; 0 a line shows that the run did its work, and none a
-    failure; 4 neither is shown: the logs are empty, say nothing of a known form, or leave a guess; 2 a log cannot be
-    read.
+    Exit status: 3 the logs show a failure, of the GPU or not; 0 they show finished work and no failure; 4 neither, or
+    only a guess; 2 a log cannot be read.
     """
-    from vdbg_env.crash.triage import runbook_to_start, triage_json, triage_logs, triage_text
+    from vdbg_env.crash.triage import triage_json, triage_logs, triage_text
 
     given = given_option(context)
     if given and not run:
@@ -75,16 +70,35 @@ def triage_command(
     if place["on"] == "slurm":
         raise click.UsageError("--run starts one rank: vdbg-env runbook NAME --on slurm starts more", context)
     targets, argv = _split(logs, run)
-    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
-    verdict = triage_logs(targets, packs, rules=rules)
-    runbook = verdict.failure.runbook
-    start = runbook_to_start(runbook, runbook_names())
+    maps: tuple[MemoryMap, ...] = ()
+    if memory_map:
+        from vdbg_env.crash.memory_files import memory_maps
+
+        maps = memory_maps(memory_map, os.environ)
+    verdict = triage_logs(targets, partial(_packs, line_packs), rules=rules, maps=maps)
+    start = _runbook(verdict.failure.runbook)
     if run and start:
         console.note(*triage_text(verdict, start).split("\n"))
-        container = container_request(context, cast(ContainerFlags, {**DEFAULTS_OF_OTHERS, **place}))
+        container = container_request(context, PlaceFlags(**place))
         return _start_runbook(start, argv, container, as_json=as_json)
     console.show(triage_json(verdict) if as_json else triage_text(verdict, start))
     return {True: 3, False: 0, None: 4}[verdict.failed]
+
+
+def _packs(named: tuple[str, ...]) -> PackedLines:
+    from vdbg_env.crash.line_packs import packed_lines
+
+    return packed_lines(named)
+
+
+def _runbook(name: str | None) -> str | None:
+    """Return the runbook to start; only one that is not shipped under this name has to be looked for."""
+    if name is None or (SHIPPED_DATA / "runbooks" / f"{name}.yaml").is_file():
+        return name
+    from vdbg_env.crash.triage import runbook_to_start
+    from vdbg_env.run.library import runbook_names
+
+    return runbook_to_start(name, runbook_names())
 
 
 def _start_runbook(runbook: str, argv: tuple[str, ...], container: ContainerRequest | None, *, as_json: bool) -> int:

@@ -11,16 +11,13 @@ from typing import Final, Literal, assert_never
 import click
 
 from gpucore.lineinfo import Verdict
-from vdbg_env.build.prove import VerifyRequest, verify_binaries
-from vdbg_env.cli.composition.lines import remote_store
-from vdbg_env.cli.display.bar import progress_bar
-from vdbg_env.cli.options.source import lines_option
+from vdbg_env.build.prove import VerifyRequest, coverage_by_packs, verify_binaries, verify_json, verify_text
+from vdbg_env.cli.options import lines_option
 from vdbg_env.common import console
-from vdbg_env.common.printable import json_text
+from vdbg_env.common.console import json_text, progress_bar
 from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import Scratch
-from vdbg_env.crash.line_packs import PackedLines, compare_with_packs, open_stores
-from vdbg_env.crash.verify_text import coverage_by_packs, verify_json, verify_text
+from vdbg_env.crash.line_packs import PackCoverage, compare_with_packs, packed_lines
 from vdbg_env.engine.targets import Targets
 
 MOST_THREADS: Final = 8
@@ -69,15 +66,17 @@ def verify_command(
     Example:
       vdbg-env verify vllm/_C_stable_libtorch.abi3.so
       vdbg-env verify --json dist/*.whl > proof.json
-      vdbg-env verify --lines vllm-0.33.0.lines vllm/_moe_C_stable_libtorch.abi3.so
+      vdbg-env verify --lines vllm-0.33.0.lines vllm/_C_stable_libtorch.abi3.so
       vdbg-env verify --witness none my-debug-image:latest:/opt/vdbg/out
     """
     request = VerifyRequest(targets=targets, witness=witness, threads=threads)
     with progress_bar(quiet=quiet) as tell:
         report = verify_binaries(request, source=Targets(built=True), programs=Programs(), scratch=Scratch(), tell=tell)
-    packs = PackedLines(open_stores(line_packs, os.environ, remote_store))
-    packed = compare_with_packs(targets, Targets(built=True), packs) if (line_packs and not quiet) else ()
-    console.note(*(f"note: {note}" for note in packs.notes))
+    packed: tuple[PackCoverage, ...] = ()
+    if line_packs and not quiet:
+        packs = packed_lines(line_packs)
+        packed = compare_with_packs(targets, Targets(built=True), packs)
+        console.note(*(f"note: {note}" for note in packs.notes))
     if as_json:
         click.echo(json_text(verify_json(report, packed)), nl=False)
     elif not quiet:

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import vdbg_env as vdbg_env_package
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from vdbg_env import __version__
-from vdbg_env.cli import COMMANDS
+from vdbg_env.cli import TASKS, group
+
+COMMANDS = [name for commands in TASKS.values() for name in commands]
 
 
 def test_the_version_is_told() -> None:
@@ -26,8 +29,24 @@ def test_a_mistyped_command_is_met_with_the_nearest() -> None:
     assert "No such command 'verfy'. Did you mean 'verify'?" in ran.stderr
 
 
-def test_no_command_is_bad_usage() -> None:
-    assert vdbg_env().status == 2
+def test_without_a_command_it_shows_the_doors_and_what_this_machine_can_do() -> None:
+    ran = vdbg_env()
+    assert ran.status == 0
+    doors, machine = ran.stdout.split("This machine can\n")
+    assert [line.split("vdbg-env ")[1].split()[0] for line in doors.splitlines() if "vdbg-env" in line] == [
+        "triage", "core", "runbook", "guard"
+    ]  # fmt: skip
+    able = [line.split() for line in machine.splitlines() if line.startswith("  ")]
+    assert [words[1] for words in able] == ["read", "reproduce", "build", "run"]
+    assert {words[0] for words in able} <= {"yes", "no"}
+
+
+def test_the_demo_explains_the_bundled_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = vdbg_env("demo")
+    assert ran.status == 3, ran.stderr
+    assert "Synthetic recording" in ran.stdout and "inlined_templates.cu:13" in ran.stdout
+    assert "loaded1 was loaded at inlined_templates.cu:34" in ran.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -38,8 +57,24 @@ def test_every_command_helps_with_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_terminal_and_help_all_has_every_option(name: str) -> None:
+    lines = vdbg_env(name, "--help").stdout.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    command = group.get_command(click.Context(group), name)
+    assert command
+    whole = vdbg_env(name, "--help-all" if any(o.name == "help_all" for o in command.params) else "--help").stdout
+    missing = [o.opts[-1] for o in command.params if isinstance(o, click.Option) and o.opts[-1] not in whole]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_reads_as_its_golden(name: str) -> None:
     assert_golden(f"cli/{name}.txt", vdbg_env(name, "--help").stdout)
+
+
+@pytest.mark.parametrize("name", ["build", "bundle", "guard", "render", "run", "runbook", "shell"])
+def test_the_whole_help_reads_as_its_golden(name: str) -> None:
+    assert_golden(f"cli/{name}-all.txt", vdbg_env(name, "--help-all").stdout)
 
 
 def test_the_first_page_reads_as_its_golden() -> None:

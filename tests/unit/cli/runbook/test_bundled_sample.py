@@ -11,7 +11,7 @@ from tests.support.command_line import vdbg_env
 from tests.unit.run.test_steps import Answer, Programs
 from vdbg_env.cli import main
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.engine.request import RunRequest
 from vdbg_env.image.settings import RunSettings
 from vdbg_env.run.begin import (
@@ -25,7 +25,7 @@ from vdbg_env.run.begin import (
 from vdbg_env.run.recordings import bundled_recording
 
 IMA = RunbookRequest(runbook="illegal-memory-access")
-RECORDING = data_dir("runbooks") / "recordings" / "illegal-memory-access"
+RECORDING = SHIPPED_DATA / "runbooks" / "recordings" / "illegal-memory-access"
 GPU = MappingProxyType({"nvidia-smi": "NVIDIA H200, 580.82.07, 0, Disabled\n"})
 
 
@@ -36,7 +36,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planted_line() -> int:
-    lines = (data_dir("images") / "samples" / f"{SAMPLE}.cu").read_text().splitlines()
+    lines = (SHIPPED_DATA / "images" / "samples" / f"{SAMPLE}.cu").read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith("// PLANTED"))
 
 
@@ -51,6 +51,11 @@ def test_without_a_gpu_the_recording_leads_to_the_planted_line_and_is_called_syn
     assert (place["file"].rsplit("/", 1)[-1], place["line"]) == (f"{SAMPLE}.cu", planted_line())
     assert lead["how_known"] == "gpu-core" and len(lead["chain"]) == 4
     assert any(source["marked"] == planted_line() for source in report["sources"])
+    shown = vdbg_env("runs", "show", str(tmp_path / "run"), "--json")
+    (run,) = json.loads(shown.stdout)["runs"]
+    assert run["elapsed_s"] == report["duration_s"], "the list and the report tell one duration"
+    lengths = {step["id"]: step["duration_s"] for step in report["steps"]}
+    assert all(abs(step["duration_s"] - lengths[step["id"]]) < 0.5 for step in run["steps"])
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Synthetic recording" in page and "// PLANTED" in page
 
@@ -66,7 +71,7 @@ def test_the_plan_without_a_workload_is_that_of_the_sample() -> None:
 
 
 def test_the_recording_names_nothing_of_where_it_was_made() -> None:
-    for path in (data_dir("runbooks") / "recordings").rglob("*"):
+    for path in (SHIPPED_DATA / "runbooks" / "recordings").rglob("*"):
         if path.is_file():
             data = path.read_bytes()
             assert not any(word in data for word in (b"/home/", b"/root/", b"/tmp/", b"/opt/")), path
@@ -116,7 +121,7 @@ def test_in_an_image_the_sample_is_built_by_the_images_compiler_where_containers
     request = with_sample_mounted(in_image(), tmp_path)
     assert request.container is not None
     mounts = [(mount.source, mount.read_only) for mount in request.container.mounts]
-    assert mounts == [(str(tmp_path), False), (str(data_dir("images") / "samples"), True)]
+    assert mounts == [(str(tmp_path), False), (str(SHIPPED_DATA / "images" / "samples"), True)]
     sample = with_sample(request, RECORDING, with_gpu(nvcc=""), tmp_path)
     assert sample.request.argv == (str(tmp_path / SAMPLE),) and sample.request.container
     assert sample.notice and "was built in the image" in sample.notice

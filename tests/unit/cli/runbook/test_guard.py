@@ -169,7 +169,7 @@ def test_what_it_would_print_of_the_environment_is_what_the_command_gets(tmp_pat
     assert not (tmp_path / "runs").exists()
     got = armed(*command)
     before = environment(tmp_path)
-    added = {name for name in got if name not in before} - {"LC_CTYPE"}  # which Python sets itself
+    added = {name for name in got if got[name] != before.get(name)} - {"LC_CTYPE"}  # which Python sets itself
     assert added == set(said)
     assert {n: v for n, v in said.items() if "FOLDER" not in v and n != "VDBG_ENV_STEP"}.items() <= got.items()
 
@@ -421,6 +421,18 @@ def test_without_a_place_for_its_record_the_command_runs_all_the_same(tmp_path: 
     done = guarded(tmp_path, "print('ran'); raise SystemExit(4)", VDBG_GUARD_RUNS="/proc/nowhere")
     assert (done.status, done.stdout) == (4, b"ran\n")
     assert done.stderr.startswith(b"vdbg-env guard: no record can be made, the command runs without its guard")
+
+
+def test_a_wrong_value_in_the_environment_keeps_no_command_from_starting(tmp_path: Path) -> None:
+    wrong = {"VDBG_GUARD_KEEP": "many", "VDBG_GUARD_LOG_LIMIT": "lots", "VDBG_GUARD_HANG_AFTER": "soon"}
+    done = guarded(tmp_path, "print('started')", **wrong)
+    assert (done.status, done.stdout) == (0, b"started\n")
+    for name in wrong:
+        assert f"guard: {name} is left out, the default counts: ".encode() in done.stderr
+    typed = subprocess.run(
+        guard_command("true", flags=("--keep", "many")), env=environment(tmp_path), capture_output=True, check=False
+    )
+    assert typed.returncode == 2
 
 
 def test_in_a_folder_that_was_removed_the_command_runs_all_the_same(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 
 RULES = "apiVersion: vdbg-env/v1\nkind: TriageRules\nrules:\n"
 RULE = "  - {{id: r{0}, class: out-of-memory, text: [{1}], source: {{program: p, file: f, version: '1'}}{2}}}\n"
@@ -17,7 +17,7 @@ MANY = RULES + "".join(RULE.format(i, f"{i * 7919:06x}q{i}" * 5, "") for i in ra
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
     (tmp_path / "server.log").write_text("CUDA out of memory\n")
-    return Path(shutil.copytree(data_dir("runbooks") / "triage", tmp_path / "rules"))
+    return Path(shutil.copytree(SHIPPED_DATA / "runbooks" / "triage", tmp_path / "rules"))
 
 
 @pytest.mark.parametrize(

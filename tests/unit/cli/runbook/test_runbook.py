@@ -293,7 +293,7 @@ def test_a_bug_of_ours_is_no_bad_revision(here: Path, monkeypatch: pytest.Monkey
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("vdbg_env.run.session.begin", broken)
+    monkeypatch.setattr("vdbg_env.run.session.prepare", broken)
     ran = _run("--bisect", "--", "true")
     assert ran.status == 128
     assert "ZeroDivisionError" in ran.stderr

@@ -1,1 +1,0 @@
-"""Commands on line tables apart from code."""
