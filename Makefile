@@ -41,9 +41,10 @@ test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of o
 coverage: $(READY) ## Branch coverage of the unit tests, each file below 80 % named
 	$(BIN)/pytest -q -n $(WORKERS) -m "not long" --cov --cov-report=term:skip-covered tests/unit tests/gpucore
 
-docs: $(READY)   ## The documentation as a site in out/site, every warning an error
+docs: $(READY)   ## The documentation as a site in out/site, every warning an error, and the man pages in out/man
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/mkdocs build --strict --site-dir out/site
+	$(BIN)/python scripts/man_pages.py out/man
 
 accept-vllm: $(READY) ## One extension of the newest vLLM, compiled without network and proven (20 to 50 minutes)
 	scripts/accept-vllm

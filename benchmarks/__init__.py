@@ -1,1 +1,1 @@
-"""Measurements, each against a peer in the same run; see docs/benchmarks/."""
+"""Measurements, each against a peer in the same run; see docs/lab/benchmarks/."""

@@ -21,17 +21,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from vdbg_env.common.clock import SystemClock
 from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.run.execute import RunContext, RunOrder, StepContext, run_runbook
+from vdbg_env.run.attempt import OneRank
+from vdbg_env.run.execute import Execution
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
-from vdbg_env.run.ranks import OneRank
-from vdbg_env.run.worker import ForkedWorker
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import (
     Builtin,
@@ -123,23 +121,19 @@ def recorded_steps(home: Path, child: tuple[str, ...], count: int) -> list[float
         if event.kind in {"run_started", "step_finished"}:
             ends.append(time.perf_counter())
 
-    order = RunOrder(
+    execution = Execution(
         directory=directory,
         head=RunHead(run="steps", runbook="steps"),
         state=machine.start(runbook, {}, Facts())[0],
         start_branch=lambda _: machine.start(runbook, {}, Facts())[0],
-    )
-    context = RunContext(
         placement=OneRank(runner(home)),
         builtins=Nobody(),
-        worker=ForkedWorker(),
         person=Nobody(),
-        clock=SystemClock(),
         interrupts=Nobody(),
         listener=note,
     )
     with directory.locked():
-        run_runbook(order, context)
+        execution.to_its_end()
     return [after - before for before, after in pairwise(ends)]
 
 
@@ -152,10 +146,10 @@ class Nobody:
     def pending(self) -> tuple[int, ...]:
         return ()
 
-    def use(self, order: UseBuiltin, _step_context: StepContext) -> StepResult:
+    def use(self, order: UseBuiltin, _progress: Progress) -> StepResult:
         raise NotImplementedError(order.name)
 
-    def read(self, reader: Builtin, _seen: Sequence[Observation], _step_context: StepContext) -> StepResult:
+    def read(self, reader: Builtin, _seen: Sequence[Observation], _progress: Progress) -> StepResult:
         raise NotImplementedError(reader.name)
 
 

@@ -19,19 +19,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from vdbg_env.common.clock import SystemClock
 from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation, RankClock, WorkerEnvironment
+from vdbg_env.record.progress import to_document
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.record.values import to_document
+from vdbg_env.report.as_html import write_report
 from vdbg_env.report.assemble import run_report
-from vdbg_env.report.files import write_report
-from vdbg_env.run.execute import RunContext, RunOrder, run_runbook
+from vdbg_env.run.execute import Execution
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, Orders, sealed
 from vdbg_env.run.placement import Layout
 from vdbg_env.run.ranks import EndingRule, FollowedAttempt, RankRecords
-from vdbg_env.run.worker import ForkedWorker
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Command, Outcome, Run, Runbook, Status
 from vdbg_env.runbook.state import Facts, Invocation, StepResult
@@ -122,14 +120,13 @@ def measure(ranks: int) -> None:
         )
         state = machine.start(runbook, {}, Facts(on="slurm"))[0]
         head = RunHead(run="run", runbook="fleet")
-        order = RunOrder(directory=directory, head=head, state=state, start_branch=lambda _: state)
         none = Nothing()
-        context = RunContext(
-            placement=Simulated(ranks), builtins=none, worker=ForkedWorker(), person=none,  # type: ignore[arg-type]
-            clock=SystemClock(), interrupts=none,
+        end = Execution(
+            directory=directory, head=head, state=state, start_branch=lambda _: state,
+            placement=Simulated(ranks), builtins=none, person=none, interrupts=none,  # type: ignore[arg-type]
         )  # fmt: skip
         worked, began = time.process_time(), time.perf_counter()
-        end = run_runbook(order, context)
+        end.to_its_end()
         ran = time.perf_counter()
         report = run_report(
             head, end.progress, directory.path, cores=CoreFiles(), sources=SourceFiles((), ()), redact=str,

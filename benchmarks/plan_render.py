@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.paired import compare
-from vdbg_env.build.request import read_image_library
-from vdbg_env.image.dockerfile import dockerfile
+from vdbg_env.build.build import read_image_library
+from vdbg_env.image.plan import dockerfile
 from vdbg_env.image.planner import plan
 from vdbg_env.image.profile import BuildRequest
 

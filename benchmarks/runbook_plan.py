@@ -16,7 +16,7 @@ from benchmarks.paired import run_once
 from vdbg_env.common import yaml_source
 from vdbg_env.report.runbooks import as_text
 from vdbg_env.run.builtins import catalogue
-from vdbg_env.run.library import RunbookFiles, RunbookLibrary
+from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.lint import load
 from vdbg_env.runbook.machine import final_inputs
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{steps} steps{'':20} {'least':>9} {'median':>9} {'most':>9}  ms")
     for name, figures in rows.items():
         print(f"{name:30} " + " ".join(f"{1000 * x:9.1f}" for x in figures))
-    shipped = RunbookLibrary(RunbookFiles(), catalogue).load("illegal-memory-access")
+    shipped = RunbookLibrary((), catalogue).load("illegal-memory-access")
     print(f"(the shipped illegal-memory-access has {len(shipped.steps)} steps)")
     total = sum(rows[name][1] for name in ("read the YAML", "parse and lint", "plan"))
     print(f"read, lint and plan: {1000 * total:.1f} ms, limit {1000 * LIMIT_S:.0f} ms")

@@ -67,10 +67,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=float, default=5.0, help="of the log, in GB")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--text", type=Path, metavar="FOLDER", help="real logs to repeat instead, below FOLDER")
     asked = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="vdbg-bench-") as folder:
         log, patterns = Path(folder) / "server.log", Path(folder) / "patterns"
-        size = write_log(log, int(asked.size * 1e9))
+        wanted = int(asked.size * 1e9)
+        size = repeat_logs(log, wanted, asked.text) if asked.text else write_log(log, wanted)
         literals = searched()
         patterns.write_text("\n".join(literals) + "\n")
         print(f"log of {size / 1e9:.2f} GB, {len(literals)} patterns, {asked.runs} rounds, each command in turn")
@@ -101,7 +103,7 @@ def commands(log: Path, patterns: Path) -> list[tuple[str, list[str]]]:
         command = [rg, "-j1", "--no-mmap", "-F", "-n", "-f", str(patterns), str(log)]
         found.append(("ripgrep -F, one thread", [*into, *command]))
     if grep := shutil.which("grep"):
-        found.append(("grep -F", [*into, grep, "-F", "-n", "-f", str(patterns), str(log)]))
+        found.append(("grep -F", [*into, grep, "-a", "-F", "-n", "-f", str(patterns), str(log)]))
     if wc := shutil.which("wc"):
         found.append(("wc -l, which only reads", [wc, "-l", str(log)]))
     return found
@@ -115,6 +117,18 @@ def write_log(path: Path, size: int) -> int:
         for _ in range(max(1, size // len(block))):
             log.write(block)
         log.write(FAILURE.encode())
+    return path.stat().st_size
+
+
+def repeat_logs(path: Path, size: int, folder: Path) -> int:
+    """Write the logs below a folder again and again with other digits each time; returns the size."""
+    chance = random.Random(3)
+    texts = [file.read_bytes() for file in sorted(folder.rglob("*.log"))]
+    with path.open("wb") as log:
+        while log.tell() < size:
+            digits = bytes.maketrans(b"23456789", bytes(chance.sample(b"23456789", 8)))
+            for text in texts:
+                log.write(text.translate(digits) + b"\n")
     return path.stat().st_size
 
 

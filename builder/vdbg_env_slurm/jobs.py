@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +18,9 @@ from vdbg_env.common.programs import ProgramRunner, Programs
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, part_of
 from vdbg_env.record.runs import JOB_OUTPUT, JOB_SCRIPT, find_run, runs_home
-from vdbg_env.run.begin import RunbookRequest, no_run_in, resumed_placement
-from vdbg_env.run.host import ThisHost
+from vdbg_env.run.begin import RunbookRequest, resumed_placement
 from vdbg_env.run.placement import PlacementRequest
-from vdbg_env.run.session import Session
+from vdbg_env.run.session import Session, no_run_in
 from vdbg_env.runbook.state import Facts
 from vdbg_env_slurm.placement import NOT_HERE
 
@@ -182,7 +182,7 @@ def run_in_allocation(request: RunbookRequest, words: tuple[str, ...], say: Call
 def _folder(request: RunbookRequest) -> Path:
     """Return the folder that the run will be kept in: it must be known before the run begins."""
     started = datetime.now(UTC)
-    name = f"{started:%Y%m%d-%H%M%S}-{request.runbook}-{ThisHost().token()}"
+    name = f"{started:%Y%m%d-%H%M%S}-{request.runbook}-{secrets.token_hex(2)}"
     return (request.run_dir or runs_home(os.environ) / name).absolute()
 
 

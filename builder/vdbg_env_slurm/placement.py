@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.files import NotAFile, open_file, opened, read_document, write_whole
 from vdbg_env.common.programs import ProgramRunner
-from vdbg_env.common.reading import opened, read_document
 from vdbg_env.common.stop import ToldToStop, waiting
-from vdbg_env.common.writing import NotAFile, open_file, write_whole
 from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.record.redactor import Pseudonyms
 from vdbg_env.run.job import PACKAGES, StepSettings, job_for

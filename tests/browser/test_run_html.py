@@ -13,9 +13,10 @@ import pytest
 
 from tests.browser.chromium import Page, chromium, program
 from tests.support import reports
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.evidence.finding import NextStep
 from vdbg_env.report.as_html import render
-from vdbg_env.report.model import NextStep, Report
+from vdbg_env.report.model import Report
 
 pytestmark = [
     pytest.mark.browser,
@@ -34,7 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def show(page: Page, report: Report, folder: Path, *, width: int = 1280) -> None:
-    template, style = ((data_dir("templates") / name).read_text() for name in ("report.html.j2", "report.css"))
+    template, style = ((SHIPPED_DATA / "templates" / name).read_text() for name in ("report.html.j2", "report.css"))
     file = folder / "report.html"
     file.write_text(render(report, template=template, style=style))
     page.window(width)
@@ -187,7 +188,7 @@ def test_a_word_without_end_runs_out_of_no_window(page: Page, tmp_path: Path, wi
     word = "/opt/" + "very-long-folder_name/" * 12 + "file.py:88"
     step = dataclasses.replace(reports.STEPS[2], message=f"raised at {word}", name=word)
     finding = dataclasses.replace(
-        reports.FAULT, message=f"CUDBG_{'X' * 80} at {word}", next_step=f"read it: vdbg-env core {word}"
+        reports.FAULT, message=f"CUDBG_{'X' * 80} at {word}", next_step=NextStep("read it", f"vdbg-env core {word}")
     )
     report = dataclasses.replace(reports.FULL, steps=(*reports.FULL.steps, step), findings=(reports.FAULT, finding))
     show(page, report, tmp_path, width=width)

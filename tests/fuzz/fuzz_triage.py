@@ -4,10 +4,9 @@ import atheris
 
 with atheris.instrument_imports(include=["vdbg_env.evidence"]):
     from vdbg_env.evidence.cuda_gdb import parse_cuda_gdb
-    from vdbg_env.evidence.driver_progress import driver_findings, read_driver_progress
-    from vdbg_env.evidence.logs.log_line import unwrap
+    from vdbg_env.evidence.log_line import unwrap
     from vdbg_env.evidence.sanitizer import parse_sanitizer, sanitizer_findings
-    from vdbg_env.evidence.system import kernel_log_findings, parse_kernel_log
+    from vdbg_env.evidence.system import driver_findings, kernel_log_findings, parse_kernel_log, read_driver_progress
 
 from tests.fuzz.harness import fuzz
 from tests.support.triage import corpus, triage_bytes

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import read, validate
 
-FOLDER = data_dir("images") / "samples"
+FOLDER = SHIPPED_DATA / "images" / "samples"
 MARK = "// PLANTED"
 
 

@@ -16,7 +16,7 @@ from tests.gpu.programs import Compiler, Order
 from tests.gpu.samples import FOLDER, Manifest, Sample, samples
 from tests.support.command_line import vdbg_env
 from tests.support.toolchain import cuda_tool
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import read
 
 SAMPLES = samples()
@@ -36,14 +36,14 @@ def test_each_sample_has_one_planted_line_but_the_clean_one(sample: Sample) -> N
 
 
 def test_the_published_schema_is_the_one_the_manifest_is_checked_against() -> None:
-    published = json.loads((data_dir("images") / "samples-v1.schema.json").read_text())
+    published = json.loads((SHIPPED_DATA / "images" / "samples-v1.schema.json").read_text())
     assert published == Manifest.model_json_schema()
 
 
 def test_the_manifest_knows_every_program_and_speaks_the_words_of_triage_and_of_the_core_reader() -> None:
     programs = {path.name for path in FOLDER.iterdir()} - {"samples.yaml", "crash.h", "torch_crash_triton.py"}
     assert {sample.source.name for sample in SAMPLES} == programs
-    document = read((data_dir("runbooks") / "triage" / "classes.yaml").read_bytes(), "classes.yaml").value
+    document = read((SHIPPED_DATA / "runbooks" / "triage" / "classes.yaml").read_bytes(), "classes.yaml").value
     assert isinstance(document, dict)
     classes = {entry["name"] for entry in document["classes"]}  # type: ignore[index, union-attr, call-overload]
     assert {name for sample in SAMPLES for name in sample.classes} <= classes

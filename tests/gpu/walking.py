@@ -35,7 +35,7 @@ def vdbg_env(
 def python_path() -> str:
     """Return what a process needs to import vdbg-env in whatever folder it is started.
 
-    Packages beside the source are named by a relative path (docs/11-gpu-proof.md), which holds in one folder only.
+    Packages beside the source are named by a relative path (docs/lab/gpu-proof.md), which holds in one folder only.
     """
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return os.pathsep.join(dict.fromkeys([str(ROOT / "builder"), *(str(Path(part).absolute()) for part in given)]))

@@ -1,6 +1,6 @@
 """A core of a full GPU, over 275,000 sections, is read in a second of processor time and 300 MiB.
 
-The bound of 1.5 s leaves room for a busy machine: at a load of 5 it was 0.75 to 0.95 s (docs/benchmarks/core.md).
+The bound of 1.5 s leaves room for a busy machine: at a load of 5 it was 0.75 to 0.95 s (docs/lab/benchmarks/core.md).
 """
 
 import pytest

@@ -18,8 +18,8 @@ from gpucore.code_map import CodeMap
 from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchSpec, ModuleSpec, WarpSpec, build_core
 from tests.support.command_line import vdbg_env
 from vdbg_env.crash.files import BinaryFiles
-from vdbg_env.image.units import match_by_order, read_compile_commands
-from vdbg_env.lines.stock import StockLibrary, read_stock
+from vdbg_env_lines.stock import StockLibrary, read_stock
+from vdbg_env_lines.units import match_by_order, read_compile_commands
 
 pytestmark = [pytest.mark.long, pytest.mark.nvcc]
 

@@ -25,15 +25,10 @@ from tests.builders.core_builder import BlockSpec, CoreSpec, DeviceSpec, LaunchS
 from tests.support.command_line import vdbg_env
 from tests.support.schemas import Contract
 from tests.support.toolchain import cuda_tool
-from vdbg_env.build.builder import Installed, Swap
-from vdbg_env.build.onto import OntoRequest, build_onto, onto_json, onto_text
-from vdbg_env.build.unit_sources import LocalUnitBuilds
-from vdbg_env.cli.lines.build import exit_status
+from vdbg_env.common.console import json_text
 from vdbg_env.common.errors import BadInput, NotProven, OtherLines
-from vdbg_env.common.printable import json_text
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, CoreFiles
-from vdbg_env.image.units import OtherProject, read_compile_commands
-from vdbg_env.lines.build import (
+from vdbg_env_lines.build import (
     LinesBuilt,
     LinesRequest,
     build_lines,
@@ -41,9 +36,13 @@ from vdbg_env.lines.build import (
     lines_of_other_headers,
     pack_built,
 )
-from vdbg_env.lines.stock import CoreCode, Wanted, read_stock, wanted_by_core
-from vdbg_env.lines.units import ConfiguredTree, Release, TreeRequest
-from vdbg_env.report.lineinfo.lines_built import Written, lines_text
+from vdbg_env_lines.commands import exit_status
+from vdbg_env_lines.onto import OntoRequest, build_onto, onto_json, onto_text
+from vdbg_env_lines.result import Written, lines_text
+from vdbg_env_lines.sources import LocalUnitBuilds
+from vdbg_env_lines.stock import CoreCode, Wanted, read_stock, wanted_by_core
+from vdbg_env_lines.swap import Installed, Swap
+from vdbg_env_lines.units import ConfiguredTree, OtherProject, Release, TreeRequest, read_compile_commands
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 

@@ -3,7 +3,7 @@
 The cores are synthetic: written around the stock cubin by the test builder, at random instructions.
 
 The stock wheel of vLLM is looked at where VDBG_STOCK_LIBRARY names one of its extensions and VDBG_REBUILT_CUBINS a
-folder of cubins of the same sources, compiled with -lineinfo for one architecture (docs/15-line-packs.md).
+folder of cubins of the same sources, compiled with -lineinfo for one architecture (docs/guides/stock-wheels.md).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_a_crash_in_code_compiled_without_lines(arch: str, tmp_path: Path) -> No
 def test_the_stock_wheel_against_rebuilt_units(tmp_path: Path) -> None:
     library, cubins = os.environ.get("VDBG_STOCK_LIBRARY"), os.environ.get("VDBG_REBUILT_CUBINS")
     if not library or not cubins:
-        pytest.skip("VDBG_STOCK_LIBRARY and VDBG_REBUILT_CUBINS name nothing: docs/15-line-packs.md says what")
+        pytest.skip("VDBG_STOCK_LIBRARY and VDBG_REBUILT_CUBINS name nothing: docs/guides/stock-wheels.md says what")
     rebuilt = sorted(Path(cubins).glob("*.cubin"))
     pack = tmp_path / "rebuilt.lines"
     assert vdbg_env("lines", "pack", *map(str, rebuilt), "-o", str(pack)).status == 0

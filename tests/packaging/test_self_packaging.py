@@ -12,7 +12,7 @@ import pytest
 import vdbg_env
 
 ROOT = Path(__file__).parents[2]
-DATA = ("runbooks", "images", "templates")
+DATA = ("runbooks", "images", "templates", "docs/schemas")
 
 pytestmark = pytest.mark.slow
 
@@ -82,8 +82,8 @@ def test_the_wheel_runs_where_no_checkout_is(built: Path, tmp_path: Path) -> Non
     elsewhere.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     script = """
-from vdbg_env.common.resources import data_dir
-print(*(data_dir(d).is_dir() for d in ('images', 'runbooks')))
+from vdbg_env.common.resources import SHIPPED_DATA
+print(*((SHIPPED_DATA / d).is_dir() for d in ('images', 'runbooks')))
 """
     for argv, expected in (
         (["-m", "vdbg_env", "--version"], "vdbg-env, version"),

@@ -24,7 +24,7 @@ from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
-from vdbg_env.run.execute import RunContext
+from vdbg_env.run.execute import Execution
 from vdbg_env.run.placement import StartedStep
 from vdbg_env.runbook.model import KillPolicy
 from vdbg_env.runbook.state import Invocation
@@ -68,15 +68,15 @@ def in_a_process_of_its_own(path: Path, killing: KillingSupervisors) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            run(path, small_run.context(path, runner=killing))
+            run(path, small_run.execution(path, runner=killing))
         finally:
             os._exit(1)
     return os.waitpid(pid, 0)[1]
 
 
-def check_same_end(path: Path, context: RunContext | None = None) -> None:
+def check_same_end(path: Path, execution: Execution | None = None) -> None:
     """Resume a run, or read one that is over, and expect the end that it would have had."""
-    end = run(path, context)
+    end = run(path, execution)
     assert [step for step, _ in outcome(end)] == STEPS
     assert [word for _, word in outcome(end)] == OUTCOMES
     assert left_running(path) == []
@@ -90,7 +90,7 @@ def test_a_supervisor_killed_in_any_step_at_any_time_changes_no_end(
     tmp_path: Path, number: int, after_s: float
 ) -> None:
     path = tmp_path / "run"
-    run(path, small_run.context(path, runner=KillingSupervisors(path, number, after_s, engine=False)))
+    run(path, small_run.execution(path, runner=KillingSupervisors(path, number, after_s, engine=False)))
     check_same_end(path)
     assert len(ledger(path)) <= len(STARTS) + 1, "one attempt was repeated at most"
 
@@ -204,7 +204,7 @@ def test_a_disk_without_a_free_inode_costs_no_event_and_the_run_can_be_resumed(f
                 (few_inodes / "taken" / str(os.statvfs(few_inodes).f_favail)).touch()
 
     with pytest.raises(HostNotAble, match="No space left"):
-        run(path, small_run.context(path, listener=take_all))
+        run(path, small_run.execution(path, listener=take_all))
     written = len(list(read_events(path / "events.jsonl")))
     for file in (few_inodes / "taken").iterdir():
         file.unlink()

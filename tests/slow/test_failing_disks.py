@@ -68,12 +68,12 @@ def test_nothing_is_lost_without_a_word_and_the_run_is_resumed_to_the_same_end(
         path = disk.path / "run"
         failing = FailingAt(disk, how, moment)
         with pytest.raises(HostNotAble) as caught:
-            run(path, small_run.context(path, runner=failing, listener=failing.event))
+            run(path, small_run.execution(path, runner=failing, listener=failing.event))
         assert "disk" in (caught.value.cause or "") or "supervisor of a step could not be started" in caught.value.what
         assert left_running(path) == []
         disk.repaired()
 
-        check_same_end(path, small_run.context(path, env=_environment(disk)))
+        check_same_end(path, small_run.execution(path, env=_environment(disk)))
         for end in path.glob("steps/*/*/*/ended.json"):
             printed = json.loads(end.read_bytes())["output"]["stdout"]["bytes"]
             assert ((end.parent / "stdout").read_bytes(), printed) == (OUTPUT, len(OUTPUT)), "an end without its output"

@@ -17,17 +17,15 @@ from tests.slow.failing_disk import failing_disk
 from tests.slow.small_disk import mounted
 from tests.support import small_run
 from tests.support.command_line import vdbg_env
-from tests.support.killing import left_running
+from tests.support.killing import left_running, run
 from tests.support.memory_cgroup import memory_cgroup
 from tests.support.patience import patience
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.evidence.system import memory_kill_findings
 from vdbg_env.record.event_log import Event, read_events
-from vdbg_env.record.progress import Progress
+from vdbg_env.record.progress import Progress, from_document, to_document
 from vdbg_env.record.run_directory import RunDirectory
-from vdbg_env.record.values import from_document, to_document
-from vdbg_env.run.execute import run_runbook
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
 from vdbg_env.runbook.model import ArtifactRule, KillPolicy, Matcher, OutputPolicy
@@ -164,13 +162,11 @@ def test_a_disk_that_fills_during_a_run_costs_no_event_and_the_run_goes_on_when_
         if event.kind == "attempt_ended":
             fill(small_disk)
 
-    order = small_run.order(path)
-    with pytest.raises(HostNotAble, match="No space left"), order.directory.locked():
-        run_runbook(order, small_run.context(path, listener=fill_up))
+    with pytest.raises(HostNotAble, match="No space left"):
+        run(path, small_run.execution(path, listener=fill_up))
     assert [e.kind for e in read_events(path / "events.jsonl")][-2:] == ["attempt_ended", "attempt_started"]
     (small_disk / "ballast").unlink()
-    with order.directory.locked():
-        end = run_runbook(order, small_run.context(path))
+    end = run(path)
     assert [w.step.id for w in end.progress.visits] == ["check", "baseline", "ask", "blocking", "again"]
 
 
@@ -230,10 +226,10 @@ def test_a_disk_that_is_still_full_costs_no_attempt_and_the_run_goes_on_when_the
 
 
 def test_a_run_cannot_begin_on_a_full_disk_and_says_so(small_disk: Path) -> None:
-    order = small_run.order(small_disk / "run")
+    begun = small_run.execution(small_disk / "run")
     fill(small_disk)
-    with pytest.raises(HostNotAble, match="No space left"), order.directory.locked():
-        run_runbook(order, small_run.context(small_disk / "run"))
+    with pytest.raises(HostNotAble, match="No space left"):
+        run(small_disk / "run", begun)
 
 
 def test_a_read_only_folder_is_a_clear_error(small_disk: Path) -> None:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from vdbg_env.build.request import read_image_library
+from vdbg_env.build.build import read_image_library
 from vdbg_env.image.context import FileBytes
 from vdbg_env.image.knowledge import ImageLibrary
 from vdbg_env.image.plan import BuildPlan

@@ -11,7 +11,7 @@ from tests.support.patience import patience
 from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
-from vdbg_env.run.execute import RunContext, RunEnd, run_runbook
+from vdbg_env.run.execute import Execution
 from vdbg_env.run.placement import StartedStep, StepRunner
 from vdbg_env.runbook.state import Invocation, Verdict
 from vdbg_env.supervisor.helpers import MARK
@@ -29,10 +29,12 @@ EVENTS = [
 ]
 
 
-def run(path: Path, context: RunContext | None = None, *, total_s: float | None = None) -> RunEnd:
-    order = small_run.order(path, total_s=total_s)
-    with order.directory.locked():
-        return run_runbook(order, context or small_run.context(path))
+def run(path: Path, execution: Execution | None = None) -> Execution:
+    """Run to the end and return what has run."""
+    execution = execution or small_run.execution(path)
+    with execution.directory.locked():
+        execution.to_its_end()
+    return execution
 
 
 def ledger(path: Path) -> list[str]:
@@ -50,7 +52,7 @@ def _mark(pid: int) -> bytes:
     return (found.variables or {}).get(MARK.encode(), b"") if found else b""
 
 
-def outcome(end: RunEnd) -> list[tuple[str, str]]:
+def outcome(end: Execution) -> list[tuple[str, str]]:
     return [(w.step.id, str(w.record.outcome or w.record.choice)) for w in end.progress.visits]
 
 
@@ -102,8 +104,8 @@ class KillingStep:
         self._real.cancel(firmly=firmly)
 
 
-def killing_context(path: Path, killing: Killing, made: Made = small_run.local) -> RunContext:
-    return small_run.context(path, runner=KillingRunner(made(path), killing), listener=killing.event)
+def killing_execution(path: Path, killing: Killing, made: Made = small_run.local) -> Execution:
+    return small_run.execution(path, runner=KillingRunner(made(path), killing), listener=killing.event)
 
 
 PLACES = len(EVENTS) + 3 * len(STARTS)
@@ -114,7 +116,7 @@ def killed_at(path: Path, place: int, made: Made = small_run.local) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            run(path, killing_context(path, Killing(place), made))
+            run(path, killing_execution(path, Killing(place), made))
         finally:
             os._exit(0)
     assert os.waitpid(pid, 0)[1] == signal.SIGKILL
@@ -124,10 +126,10 @@ def check_killed_and_resumed(path: Path, place: int, made: Made = small_run.loca
     """Kill an engine at a place, resume its run, and hold the end to be right; `made` makes the runner of each."""
     killed_at(path, place, made)
     began = time.monotonic()
-    end = run(path, small_run.context(path, runner=made(path)))
+    end = run(path, small_run.execution(path, runner=made(path)))
     assert [step for step, _ in outcome(end)] == STEPS, place
     assert [word for _, word in outcome(end)] == ["pass", "reproduced", "yes", "reproduced", "reproduced"], place
-    assert end.finish.verdict is Verdict.REPRODUCED
+    assert end.finish and end.finish.verdict is Verdict.REPRODUCED
     assert ledger(path) == STARTS, f"place {place}: a step was run twice, or not at all"
     assert left_running(path) == []
     assert time.monotonic() - began < patience(within_s)

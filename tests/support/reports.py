@@ -1,10 +1,19 @@
 """Reports that tests show to the writers: a full one, a hang, a bare one, and one whose every text is hostile."""
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, Finding, HowKnown, Level, Match, WorkerEnvironment
+from vdbg_env.evidence.finding import (
+    Artifact,
+    Ended,
+    EndedBy,
+    Finding,
+    HowKnown,
+    Level,
+    Match,
+    NextStep,
+    WorkerEnvironment,
+)
 from vdbg_env.report.model import (
     Attempt,
-    NextStep,
     Provenance,
     Report,
     SourceExcerpt,
@@ -117,7 +126,7 @@ FAULT = Finding(
     kernel=KERNEL,
     step="read-core",
     artifact="steps/coredump/1/localhost-0/artifacts/cuda.n1.4711.nvcudmp",
-    next_step="vdbg-env core steps/coredump/1/localhost-0/artifacts/cuda.n1.4711.nvcudmp",
+    next_step=NextStep("", "vdbg-env core steps/coredump/1/localhost-0/artifacts/cuda.n1.4711.nvcudmp"),
 )
 GRAPHS = Finding(
     rule="step-change/cuda-graphs",

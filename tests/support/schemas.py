@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-_FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
+FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 Field = tuple[str, ...]
 
 
@@ -18,7 +18,7 @@ class Contract:
 
     def __init__(self, name: str, part: str | None = None) -> None:
         """Read the schema of a name, or the definition in it that `part` names."""
-        self.schema: dict[str, Any] = json.loads((_FOLDER / f"{name}.schema.json").read_text())
+        self.schema: dict[str, Any] = json.loads((FOLDER / f"{name}.schema.json").read_text())
         if part:
             self.schema = {"$ref": f"#/$defs/{part}", "$defs": self.schema["$defs"]}
         jsonschema.Draft202012Validator.check_schema(self.schema)

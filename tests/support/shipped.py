@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from vdbg_env.run.builtins import catalogue
-from vdbg_env.run.library import Folder, RunbookFiles, RunbookLibrary
+from vdbg_env.run.library import Folder, RunbookLibrary
 from vdbg_env.runbook.model import Runbook
 
 RUNBOOKS = Path(__file__).parents[2] / "runbooks"
@@ -13,7 +13,7 @@ RUNBOOKS = Path(__file__).parents[2] / "runbooks"
 @cache
 def library() -> RunbookLibrary:
     """Return the shipped runbooks alone."""
-    return RunbookLibrary(RunbookFiles(folders=[Folder(origin="shipped", path=RUNBOOKS)]), catalogue)
+    return RunbookLibrary((), catalogue, folders=[Folder(origin="shipped", path=RUNBOOKS)])
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A small runbook with every kind of decision, and the context to run it with real processes."""
+"""A small runbook with every kind of decision, to be run with real processes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vdbg_env.common.clock import Clock, Interrupts, SystemClock
+from vdbg_env.common.stop import Clock, Interrupts, SystemClock
 from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.run.execute import RunContext, RunOrder, StepContext
+from vdbg_env.run.attempt import OneRank
+from vdbg_env.run.execute import Execution
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import LocalProcesses
 from vdbg_env.run.placement import StepPlacement, StepRunner
-from vdbg_env.run.ranks import OneRank
-from vdbg_env.run.worker import ForkedWorker
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import (
     Builtin,
@@ -102,10 +101,10 @@ def _run(step: str, following: ToStep | ToRunbook | End, repeat: Repeat = Repeat
 class FakeBuiltins:
     """Gives what a healthy host would."""
 
-    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
+    def use(self, order: UseBuiltin, progress: Progress) -> StepResult:
         return StepResult(step=order.step, results={"gpus": 1})
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> StepResult:
+    def read(self, reader: Builtin, observations: Sequence[Observation], progress: Progress) -> StepResult:
         return StepResult(step=observations[0].step)
 
 
@@ -121,24 +120,11 @@ class NoInterrupts:
         return ()
 
 
-def order(path: Path, *, total_s: float | None = None) -> RunOrder:
-    directory = RunDirectory(path)
-    directory.create()
-    state, _ = machine.start(small_runbook(), {}, Facts())
-    return RunOrder(
-        directory=directory,
-        head=RunHead(run=path.name, runbook="small"),
-        state=state,
-        start_branch=start_branch,
-        total_s=total_s,
-    )
-
-
 def start_branch(branch: BranchTo) -> RunState:
     return machine.start(small_runbook(branch.runbook), {}, Facts(), came_from=branch.came_from)[0]
 
 
-def context(
+def execution(
     path: Path,
     *,
     runner: StepRunner | None = None,
@@ -147,15 +133,23 @@ def context(
     interrupts: Interrupts | None = None,
     listener: Callable[[Event, Progress], None] = lambda _e, _w: None,
     env: dict[str, str] | None = None,
-) -> RunContext:
-    return RunContext(
+    total_s: float | None = None,
+) -> Execution:
+    """Return the small runbook's run in a folder, begun or to be continued."""
+    directory = RunDirectory(path)
+    directory.create()
+    return Execution(
+        directory=directory,
+        head=RunHead(run=path.name, runbook="small"),
+        state=machine.start(small_runbook(), {}, Facts())[0],
+        start_branch=start_branch,
         placement=placement or OneRank(runner or local(path, env)),
         builtins=FakeBuiltins(),
-        worker=ForkedWorker(),
         person=Default(),
         clock=clock or SystemClock(),
         interrupts=interrupts or NoInterrupts(),
         listener=listener,
+        total_s=total_s,
     )
 
 

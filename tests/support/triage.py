@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 
 from vdbg_env.crash.triage import rule_book
-from vdbg_env.evidence.triage.classifier import LogClassifier
-from vdbg_env.evidence.triage.rules import UNKNOWN, RuleBook
-from vdbg_env.evidence.triage.verdict import Triage, judge
+from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook
+from vdbg_env.evidence.triage_scan import LogClassifier
+from vdbg_env.evidence.triage_verdict import Triage, judge
 
 SHOWS_NOTHING = {"dev/benign-empty.log", "dev/benign-binary-junk.log"}
 LOGS = Path(__file__).parents[1] / "data" / "logs"

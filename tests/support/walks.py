@@ -1,7 +1,7 @@
 """Walks shipped runbooks by scenarios written down as data, with the tool's own matchers, readers and engine.
 
 A scenario (tests/data/walks) says what each step saw: the text the workload printed, how it ended, what files it left.
-Everything that follows is made by the program itself: `run_runbook` drives the engine, the replay's matchers search the
+Everything that follows is made by the program itself: `Execution` drives it, the replay's matchers search the
 text, the readers and the built-ins read the files. Programs of the host answer from the scenario.
 """
 
@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tests.support.shipped import RUNBOOKS
 from tests.support.sights import Sight
-from vdbg_env.common.clock import SystemClock
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, CoreFiles
@@ -25,10 +24,9 @@ from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
+from vdbg_env.run.attempt import OneRank
 from vdbg_env.run.builtins import BuiltinSteps, catalogue
-from vdbg_env.run.execute import RunContext, RunOrder, StepContext, run_runbook
-from vdbg_env.run.host import ThisHost
-from vdbg_env.run.ranks import OneRank
+from vdbg_env.run.execute import Execution
 from vdbg_env.run.recordings import ReplayedStep
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.machine import final_inputs
@@ -48,7 +46,7 @@ Branch = tuple[str, int | str]
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One story of one runbook; docs/07-runbook-format.md shows how it is written down."""
+    """One story of one runbook; docs/guides/write-a-runbook.md shows how it is written down."""
 
     name: str
     runbook: str
@@ -137,11 +135,11 @@ class _Walker:
         self.handed_to: str | None = None
         self.walk: Progress | None = None
         self.steps = BuiltinSteps(
+            run_directory=self.directory.path,
             programs=Programs(scenario.host),
             cores=CoreFiles(),
             binaries=Binaries(scenario.host.get("library", "no_lines_sm90")),
             environment=scenario.environment,
-            host=ThisHost(),
             write_report=_no_report,
             redact=Redactor().text,
         )
@@ -150,20 +148,18 @@ class _Walker:
         state = self._begun()
         self.directory.create()
         head = RunHead(run="walk", runbook=self.runbook.name, workload=self.scenario.argv)
-        order = RunOrder(directory=self.directory, head=head, state=state, start_branch=self._branch)
-        context = RunContext(
-            placement=OneRank(self), builtins=self, person=self, interrupts=self, worker=self,
-            clock=SystemClock(), listener=self._hear,
+        execution = Execution(
+            directory=self.directory, head=head, state=state, start_branch=self._branch, placement=OneRank(self),
+            builtins=self, person=self, interrupts=self, worker=self.do, listener=self._hear,
         )  # fmt: skip
-        finish: Finish | None = None
         with suppress(_HandedOver):
-            finish = run_runbook(order, context).finish
+            execution.to_its_end()
         assert self.walk is not None
         stale = self.scenario.sees.keys() - self.looked_at - {"*"}
         assert not stale, f"{self.scenario.name}: never came to {', '.join(sorted(stale))}"
         path = tuple(_told(visit) for visit in self.walk.visits if visit.record.skipped_because is None)
         branches = frozenset(b for visit in self.walk.visits if (b := _taken(visit)))
-        return Told(walk=self.walk, branches=branches, path=path, finish=finish, handed_to=self.handed_to)
+        return Told(walk=self.walk, branches=branches, path=path, finish=execution.finish, handed_to=self.handed_to)
 
     def _begun(self) -> RunState:
         wanted = self.scenario
@@ -203,14 +199,14 @@ class _Walker:
     def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:
         return None
 
-    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
+    def use(self, order: UseBuiltin, progress: Progress) -> StepResult:
         """Let the real built-in work on the scenario's host; the report's files alone are not written."""
         if order.name == "report":
             return StepResult(step=order.step, results={"files": ["report.html"]})
-        return _promised(order.name, self.steps.use(order, context))
+        return _promised(order.name, self.steps.use(order, progress))
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> StepResult:
-        return self.steps.read(reader, observations, context)
+    def read(self, reader: Builtin, observations: Sequence[Observation], progress: Progress) -> StepResult:
+        return self.steps.read(reader, observations, progress)
 
     def ask(self, question: AskPerson) -> str | None:
         """Give the answers that are written down, one at each asking, and then none."""
@@ -231,7 +227,7 @@ def _unconfigured(text: str) -> str:
     return re.sub(r"(LLM engine \(v[^)]*\)) with config: .*", r"\1", text)
 
 
-def _no_report(_step_context: StepContext, _formats: Iterable[str]) -> tuple[str, ...]:
+def _no_report(_formats: Iterable[str]) -> tuple[str, ...]:
     raise AssertionError("the report step is answered by the walker")
 
 

@@ -15,72 +15,74 @@ ROOMS: dict[str, set[str]] = {
     "evidence": {"common"},
     "runbook": {"evidence", "common"},
     "record": {"runbook", "evidence", "common"},
-    "supervisor": {"record.secrets", "record.redactor", "common.writing", "common.patterns"},
+    "supervisor": {"record.secrets", "record.redactor", "common.files", "common.patterns"},
     "crash": {"supervisor.proc", "record", "evidence", "common"},
     "lines": {"crash", "image", "common"},
     "report": {"lines", "crash", "record", "runbook", "evidence", "image", "common"},
     "engine": {"crash", "supervisor.proc", "record", "image", "common"},
     "build": {
-        "engine", "report", "lines", "crash", "supervisor.proc", "record", "runbook", "evidence.tools",
-        "image", "common",
+        "engine", "report", "lines", "crash", "supervisor.proc", "record", "runbook", "image", "common",
     },
     "run": {
         "engine", "build", "lines", "report", "crash", "supervisor", "record", "runbook",
         "evidence", "image", "common",
     },
+    "agents": {"run", "build", "report", "crash", "record", "evidence", "common"},
     "cli": {
-        "run", "build", "engine", "lines", "report", "crash", "record", "runbook",
+        "agents", "run", "build", "engine", "lines", "report", "crash", "record", "runbook",
         "evidence", "image", "common",
     },
 }  # fmt: skip
 
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
 INSIDE: dict[str, tuple[str, ...]] = {
-    "common": ("errors", "size", "writing", "resources", "yaml_source", "console", "stop", "clock", "programs"),
+    "common": ("errors", "console", "files", "plug_ins", "resources", "yaml_source", "stop", "programs", "flags"),
     "image": (
-        "context", "settings", "profile", "knowledge", "units", "plan", "blocks", "planner", "dockerfile", "manifests",
+        "context", "settings", "profile", "knowledge", "plan", "planner", "manifests",
         "patch",
     ),
     "evidence": (
-        "finding", "logs", "ranks", "system", "driver_progress", "nccl", "stacks", "tools", "cuda_gdb", "sanitizer",
-        "gpu_findings", "weigh", "triage", "knowledge",
+        "finding", "log_line", "ranks", "system", "nccl", "python_text", "process_death", "stacks", "tools", "cuda_gdb",
+        "sanitizer", "gpu_findings", "weigh", "triage_rules", "triage_scan", "triage_verdict", "knowledge",
     ),
     "runbook": (
-        "model", "workload", "state", "expressions", "scope", "parse", "lint", "judge", "machine",
+        "model", "workload", "expressions", "state", "parse", "lint", "judge", "machine",
     ),
     "record": (
-        "files", "secrets", "redactor", "masking", "run_directory", "values", "runs", "event_log", "progress", "diff",
+        "run_directory", "secrets", "redactor", "masking", "runs", "event_log", "progress", "diff",
         "dump_files", "recorded_requests", "export_run",
     ),
     "crash": ("files", "line_packs", "places"),
     "report": (
-        "model", "assemble", "codec", "words", "lineinfo", "as_terminal", "as_markdown", "as_html", "as_json", "files",
+        "model", "assemble", "as_terminal", "as_markdown", "as_html",
         "runbooks",
     ),
-    "lines": ("units", "stores", "remote", "packs", "stock", "build"),
+    "lines": ("packs",),
     "supervisor": (
         "proc", "process_tree", "control_files", "job", "launch", "matching", "streams", "helpers", "sockets", "watch",
         "loop", "request_driver", "__main__",
     ),
     "engine": (
-        "client", "context_tar", "request", "dump_folder", "containers", "images", "dump_volume", "targets",
+        "client", "trees", "request", "dump_folder", "containers", "images", "dump_volume", "targets",
     ),
     "build": (
-        "builder", "gpus", "progress", "trees", "host", "buildkit", "prove", "build", "bundle", "request", "render",
-        "swap", "units", "unit_sources", "onto",
+        "builder", "progress", "host", "buildkit", "cuobjdump", "prove", "build", "bundle", "render",
     ),
     "run": (
-        "nccl_ras", "host", "placement", "library", "failure_pages", "worker", "guarded", "job", "attempt",
+        "nccl_ras", "placement", "library", "failure_pages", "guarded", "job", "attempt",
         "local", "container", "orders", "rank_record", "rank", "ranks", "recordings", "stale", "doctor",
         "capture", "capture_proxy", "execute", "builtins", "core_code", "builtin_steps", "builtin_readers",
         "begin", "places", "session", "history", "crash_groups", "again", "guard",
     ),
-    "cli": ("composition", "options", "display", "image", "runbook", "crash", "lines", "container"),
+    "agents": ("library", "answer", "folders", "tools", "server", "annotate", "pytest_plugin"),
+    "cli": ("options", "places", "run_display"),
 }  # fmt: skip
 
 # __init__.py holds the version and __main__.py starts the command line.
 ENTRANCE = {"", "__main__"}
 PURE = {"image", "evidence", "runbook"}
+# What is loaded by the entry points of `common/plug_ins.py`, and by nothing else: no room imports it.
+PLUG_INS = {"vdbg_env_lines", "vdbg_env_slurm"}
 # The modules of gpucore, from the ground up: each may import only what is listed before it.
 READERS = (
     "errors", "arch", "arming", "elf", "mangling", "cubin", "fatbin", "dwarf", "code_map", "lineinfo", "core_layout",
@@ -119,6 +121,8 @@ def wrong_arrows(module: Path) -> list[str]:
         where = f"{module.relative_to(PACKAGE)}:{line}: {'.'.join(name)}"
         if name[0] == "gpucore" and room == "supervisor":
             wrong.append(f"{where}: the supervisor reads no binary")
+        if name[0] in PLUG_INS:
+            wrong.append(f"{where}: a plug-in is loaded by its entry point")
         if name[0] != "vdbg_env":
             if room in PURE and name[0] in OUTSIDE:
                 wrong.append(f"{where}: {room} is pure")
@@ -129,8 +133,6 @@ def wrong_arrows(module: Path) -> list[str]:
         if target[0] != room:
             if not ({target[0], ".".join(target[:2])} & ROOMS[room]):
                 wrong.append(f"{where}: {room} may not import {'.'.join(target[:2])}")
-            if target[0] == "adapters" and room != "run" and here[:2] != ("cli", "composition"):
-                wrong.append(f"{where}: adapters are made in cli/composition and in run only")
         elif len(here) > 1 and len(target) > 1 and here[1] != target[1] and target[1] in INSIDE[room]:
             order = INSIDE[room]
             if here[1] in order and order.index(target[1]) > order.index(here[1]):
@@ -156,6 +158,15 @@ def wrong_imports_of_readers() -> Iterator[str]:
                 yield f"{where}: bytes in, values out"
 
 
+def wrong_imports_of_plug_ins() -> Iterator[str]:
+    """Yield each import of a plug-in by another one."""
+    for plug_in in PLUG_INS:
+        for module in (PACKAGE.parent / plug_in).rglob("*.py"):
+            for line, name in imports(module):
+                if name[0] in PLUG_INS - {plug_in}:
+                    yield f"{module.relative_to(PACKAGE.parent)}:{line}: {'.'.join(name)}: another plug-in"
+
+
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -167,6 +178,12 @@ def test_imports_follow_the_arrows() -> None:
         assert folders - {"__pycache__"} <= set(INSIDE[room]), "a folder of the room is not drawn"
     order = list(ROOMS)
     assert all(order.index(t.split(".")[0]) < order.index(here) for here, targets in ROOMS.items() for t in targets)
+
+
+def test_no_plug_in_needs_another() -> None:
+    assert list(wrong_imports_of_plug_ins()) == []
+    folders = {path.parent.name for path in PACKAGE.parent.glob("*/__init__.py")}
+    assert folders == {"vdbg_env", "gpucore"} | PLUG_INS, "a package of builder/ is not drawn"
 
 
 def test_the_readers_of_binaries_import_nothing_of_the_program() -> None:

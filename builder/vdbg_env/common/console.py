@@ -1,14 +1,43 @@
-"""Write answers, errors and short notes; in colour only on a terminal that shows it."""
+"""What a person is shown: text from others made harmless, sizes and durations, notes, errors, how far a reading is."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
-from typing import TextIO
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TextIO
 
 from gpucore.errors import ExplainedError
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.printable import printable
+
+_CELLS: Final = 24  # of a progress bar
+_EVERY_S: Final = 0.1
+_BEYOND_ASCII = re.compile(r"[^\n -~]+")
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Escape what would move a cursor, forge a line or turn text around; characters in `keep` stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_json(text: str) -> str:
+    """Return a JSON document with such characters as its own escapes; `json.dumps` leaves those beyond ASCII."""
+
+    def escaped(found: re.Match[str]) -> str:
+        return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in found[0])
+
+    return _BEYOND_ASCII.sub(escaped, text)
+
+
+def json_text(document: object) -> str:
+    """Return values as indented JSON that ends with a newline; characters that a terminal acts on are escapes."""
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n"
 
 
 def show_error(error: ExplainedError) -> None:
@@ -58,3 +87,74 @@ def one_line(value: str, what: str) -> str:
         cause="text pasted with a line break, or a file name with one",
         next_step="take the character out",
     )
+
+
+def size_text(size: int) -> str:
+    """Return a size in the largest binary unit that leaves a number of at least one: `512 B`, `3.1 MiB`."""
+    value, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in seconds as a person would say it: `0.4 s`, `42 s`, `7 min 58 s`, `3 h 02 min`."""
+    if seconds is None:
+        return "unknown time"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> Iterator[Callable[[str, float | None], None]]:
+    """Show how far a long reading is on a terminal, and nothing elsewhere; clears its line at the end.
+
+    Gives the function that is told the name of the file and the share of all that is done.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    bar = _Bar()
+    try:
+        yield bar.show
+    finally:
+        bar.clear()
+
+
+class _Bar:
+    """A line on the error stream that is written anew, at most ten times a second."""
+
+    def __init__(self) -> None:
+        self._shown_s = 0.0
+        self._most = 0.0
+
+    def show(self, name: str, done: float | None) -> None:
+        """Write the line; what was done once stays done, although code is not read in the order of a file."""
+        self._most = max(self._most, done or 0.0)
+        now = time.monotonic()
+        if now - self._shown_s < _EVERY_S:
+            return
+        self._shown_s = now
+        filled = int(self._most * _CELLS)
+        bar = f"[{'#' * filled}{'-' * (_CELLS - filled)}] {self._most:4.0%} " if done is not None else "reading "
+        import shutil  # no command that is quick needs it
+
+        room = shutil.get_terminal_size().columns - len(bar) - 1
+        shown = printable(name)
+        shown = shown if len(shown) <= room else f"...{shown[len(shown) - max(room - 3, 0) :]}"
+        sys.stderr.write(f"\r{bar}{shown}\x1b[K")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Take the line away, if one was written."""
+        if self._shown_s:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

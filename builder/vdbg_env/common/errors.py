@@ -2,7 +2,7 @@
 
     VdbgError                 1  the tool could not do its work
     ├── BadInput              2  the user's file, flag or value is wrong
-    │   └── BadDocument       2  ... at a line and column of a YAML file
+    │   └── BadDocument       2  ... at a line and column of a YAML file (`common.yaml_source`)
     ├── HostNotAble           1  this machine lacks what the command needs
     ├── EngineFailed          1  a container engine or launcher failed
     ├── NotProven             3  built, but the proof of line info failed
@@ -18,11 +18,9 @@ import difflib
 import errno
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from gpucore.errors import ExplainedError, GpucoreError
-from vdbg_env.common.printable import printable
 
 
 class VdbgError(ExplainedError):
@@ -56,40 +54,6 @@ def unreadable(path: object, error: OSError) -> BadInput:
     }
     what = f"{path} cannot be read: {error.strerror or error}"
     return BadInput(what, cause=causes.get(error.errno or 0), next_step=f"ls -ld {shlex.quote(str(path))}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Complaint:
-    """One thing wrong at one place of a text document; line and column are 1-based."""
-
-    file: str
-    line: int
-    column: int
-    what: str
-    excerpt: str = ""
-    suggestion: str | None = None
-
-    def lines(self) -> tuple[str, ...]:
-        """Return the complaint as the lines a compiler would print: place, source line, caret."""
-        hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion else ""
-        head = printable(f"{self.file}:{self.line}:{self.column}: {self.what}{hint}")
-        if not self.excerpt.strip():
-            return (head,)
-        # A caret fits only when the line above it is as wide as it looks (tabs become one blank), and a line
-        # without end must not fill the screen: only what is around the column is shown.
-        start = max(0, self.column - 60)
-        shown = printable(self.excerpt.replace("\t", " ")[start : start + 110])
-        return (head, "    " + shown, "    " + " " * (self.column - 1 - start) + "^")
-
-
-class BadDocument(BadInput):
-    """One or more complaints about a text document, all at once."""
-
-    def __init__(self, complaints: tuple[Complaint, ...], *, next_step: str | None = None) -> None:
-        count = len(complaints)
-        what = f"{complaints[0].file}: {count} problem{'s' if count > 1 else ''} found"
-        super().__init__(what, next_step=next_step, details=tuple(x for c in complaints for x in c.lines()))
-        self.complaints = complaints
 
 
 class HostNotAble(VdbgError):

@@ -1,9 +1,10 @@
-"""Short helper programs, run to their end, and where those of the CUDA toolkit are found."""
+"""Short helper programs: where those of the CUDA toolkit are found, what they print, and the GPUs that they name."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.stop import waiting
@@ -44,18 +45,15 @@ class ProgramRunner(Protocol):
         ...
 
 
-# Runs short helper programs, and finds those of the CUDA toolkit where its packages put them.
-
-
 _LOG = logging.getLogger(__name__)
 _HEAD = 512  # bytes: a first line, or the mark of a compiled program
 
 
+@dataclass(frozen=True)
 class Programs:
     """A ProgramRunner over this machine's own programs; relative paths start from `folder`, if not the current one."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    folder: Path | None = None
 
     def which(self, program: str) -> str | None:
         """Return the program's full path: PATH first, then a CUDA toolkit, then NVIDIA's Python packages."""
@@ -82,7 +80,7 @@ class Programs:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "LC_ALL": "C"},
-                cwd=self._folder,
+                cwd=self.folder,
                 start_new_session=True,
             )
         except OSError as error:
@@ -107,7 +105,7 @@ class Programs:
         )
 
     def _path(self, program: str) -> Path:
-        return Path(program) if self._folder is None else self._folder / program
+        return Path(program) if self.folder is None else self.folder / program
 
 
 def _toolkit_folders() -> Iterator[Path]:
@@ -116,3 +114,95 @@ def _toolkit_folders() -> Iterator[Path]:
             yield Path(value, "bin")
     yield Path("/usr/local/cuda/bin")
     yield from sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin"), reverse=True)
+
+
+_RELEASE = re.compile(r"release (\d+\.\d+)")
+_VERSION = re.compile(r"\b(?:release |[Vv]ersion |[Vv]|)(\d+\.\d+(?:\.\d+)*)")
+
+
+def tool_version(said: str) -> str:
+    """Return the version in what a tool prints for --version, "" if there is none."""
+    found = _RELEASE.search(said) or _VERSION.search(said)
+    return found[1] if found else ""
+
+
+# The GPUs of this machine, asked of nvidia-smi.
+
+
+NVIDIA_SMI: Final = "nvidia-smi"
+_BASIC: Final = ("name", "driver_version", "ecc.errors.uncorrected.volatile.total", "mig.mode.current")
+_NEWER: Final = ("compute_cap", "memory.used", "memory.total")  # compute_cap is unknown to drivers before r510
+_CUDA: Final = re.compile(r"CUDA(?: UMD)? Version\s*:\s*([\d.]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU; None where nvidia-smi does not say. Memory is in bytes, `compute_capability` is as `9.0`."""
+
+    name: str
+    driver: str
+    ecc_errors: int | None
+    is_mig: bool
+    compute_capability: str | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+
+
+def query(*, basic: bool = False) -> tuple[str, ...]:
+    """Return the arguments that print the rows; `basic` leaves out the columns that old drivers do not have."""
+    columns = _BASIC if basic else _BASIC + _NEWER
+    return (f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits")
+
+
+def parse_gpus(rows: str) -> tuple[Gpu, ...]:
+    """Return the GPUs of the rows; a line that is not a row, such as an error message, is left out."""
+    cells = [[cell.strip() for cell in row.split(",")] for row in rows.splitlines()]
+    return tuple(_gpu(row + [""] * len(_NEWER)) for row in cells if len(row) >= len(_BASIC))
+
+
+def cuda_version(table: str) -> str | None:
+    """Return the newest CUDA version that the driver supports, from the head of the table; None without one."""
+    found = _CUDA.search(table)
+    return found[1] if found else None
+
+
+def _gpu(row: list[str]) -> Gpu:
+    used, total = (int(cell) << 20 if cell.isdecimal() else None for cell in row[5:7])
+    return Gpu(
+        name=row[0],
+        driver=row[1],
+        ecc_errors=int(row[2]) if row[2].isdecimal() else None,
+        is_mig=row[3].lower() == "enabled",
+        compute_capability=row[4] if re.fullmatch(r"\d+\.\d+", row[4]) else None,
+        memory_used=used,
+        memory_total=total,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuReading:
+    """The GPUs, or what nvidia-smi printed in place of them; `is_installed` is False where there is no nvidia-smi."""
+
+    gpus: tuple[Gpu, ...] = ()
+    is_installed: bool = True
+    problem: str | None = None
+
+
+def read_gpus(programs: ProgramRunner, *, timeout_s: float = 20) -> GpuReading:
+    """Ask for the GPUs; raises HostNotAble when nvidia-smi does not respond."""
+    program = programs.which(NVIDIA_SMI)
+    if program is None:
+        return GpuReading(is_installed=False)
+    for basic in (False, True):
+        done = programs.run([program, *query(basic=basic)], timeout_s=timeout_s)
+        gpus = parse_gpus(done.stdout) if done.code == 0 else ()
+        if gpus or "not a valid field" not in done.stdout + done.stderr:
+            break
+    said = " ".join((done.stdout + done.stderr).split())[:200]
+    return GpuReading(gpus=gpus, problem=None if gpus else said or "nvidia-smi prints nothing")
+
+
+def cuda_of_driver(programs: ProgramRunner, *, timeout_s: float = 20) -> str | None:
+    """Return the newest CUDA version of the driver, None where it is unknown; raises HostNotAble as `read_gpus`."""
+    program = programs.which(NVIDIA_SMI)
+    return cuda_version(programs.run([program], timeout_s=timeout_s).stdout) if program else None

@@ -1,29 +1,27 @@
-"""Find and read the runbooks, images and templates that are shipped, in a checkout and in an installed wheel."""
+"""Where the runbooks, images and templates are that are shipped, in a checkout and in an installed wheel.
+
+Below 150 lines: every room needs it, and it loads nothing.
+"""
 
 import importlib.util
 from pathlib import Path
-from typing import Literal
+from typing import Final
 
 from vdbg_env.common.errors import BadInput
 
-_PACKAGE = Path(__file__).parents[1]
-_SHIPPED = _PACKAGE / "_data"  # exists only in an installed wheel
-_CHECKOUT = _PACKAGE.parent.parent
+PACKAGE: Final = Path(__file__).parents[1]
+"""The folder of this package's code."""
 
+READERS: Final = PACKAGE.parent / "gpucore"
+"""The folder of the library that reads CUDA binaries."""
 
-def data_dir(name: Literal["runbooks", "images", "templates"]) -> Path:
-    """Return the folder of shipped data called `name`."""
-    return (_SHIPPED if _SHIPPED.is_dir() else _CHECKOUT) / name
+_SHIPPED: Final = PACKAGE / "_data"  # exists only in an installed wheel
 
+CHECKOUT: Final = None if _SHIPPED.is_dir() else PACKAGE.parent.parent
+"""The folder of the sources, None where the package was installed."""
 
-def package_dir() -> Path:
-    """Return the folder of this package's code."""
-    return _PACKAGE
-
-
-def readers_dir() -> Path:
-    """Return the folder of `gpucore`, the readers of CUDA binaries, which is next to this package's."""
-    return _PACKAGE.parent / "gpucore"
+SHIPPED_DATA: Final = CHECKOUT or _SHIPPED
+"""The folder of `runbooks`, `images` and `templates`."""
 
 
 def re2_dir() -> Path:
@@ -31,11 +29,6 @@ def re2_dir() -> Path:
     found = importlib.util.find_spec("re2")
     assert found and found.origin, "google-re2 is one of this program's requirements"
     return Path(found.origin).parent
-
-
-def checkout() -> Path | None:
-    """Return the folder of the sources, None where the package was installed."""
-    return None if _SHIPPED.is_dir() else _CHECKOUT
 
 
 def read_tables(folder: Path) -> tuple[tuple[str, bytes], ...]:

@@ -1,4 +1,4 @@
-"""Stop where this program is told to: at once in what can be left undone, after a moment where it waits for others.
+"""Clocks and signals: stop at once in what can be left undone, after a moment where this program waits for others.
 
 A container engine or a cluster may never answer. Signals belong to a process, and so does this: they are handled in the
 main thread, whose waits they interrupt, and the work of other threads ends with the process.
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from types import FrameType
-from typing import TypeVar
+from types import FrameType, TracebackType
+from typing import Any, Protocol, TypeVar
 
 PATIENCE_S = 1.0  # for an answer that is on its way when this program is told to stop
 Made = TypeVar("Made")
@@ -120,7 +120,7 @@ def waiting() -> Iterator[None]:
 
 
 def each_waited(items: Iterable[Made]) -> Iterator[Made]:
-    """Yield what comes piece by piece, each waited for by itself."""
+    """Yield what arrives piece by piece, each waited for by itself."""
     rest = iter(items)
     while True:
         with waiting():
@@ -146,3 +146,71 @@ def in_background(work: Callable[[], Made]) -> Future[Made]:
 
     threading.Thread(target=run, daemon=True).start()
     return done
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Clock(Protocol):
+    """Two clocks, one to measure with and one to print."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only ever grow, for durations and limits: on Linux, those since the machine's start."""
+        ...
+
+    def wall(self) -> float:
+        """Return seconds since the epoch, a label only: it may jump by days."""
+        ...
+
+
+class Interrupts(Protocol):
+    """Whether the user or the system has asked this program to stop."""
+
+    def pending(self) -> tuple[int, ...]:
+        """Return the numbers of the signals received, oldest first."""
+        ...
+
+
+class SystemClock:
+    """A Clock that reads the machine's time."""
+
+    def monotonic(self) -> float:
+        """Return seconds since some fixed moment."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
+
+
+class SignalInterrupts:
+    """Note Ctrl-C, SIGTERM and SIGHUP instead of being stopped anywhere by them, as long as it is entered.
+
+    An exception out of a handler could strike between an event's writing and its being known; a note cannot. What may
+    be stopped says so (`common.stop`).
+    """
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def pending(self) -> tuple[int, ...]:
+        """Return the numbers of the signals received, oldest first."""
+        return tuple(self._came)
+
+    def __enter__(self) -> SignalInterrupts:
+        forget()
+        for number in STOP_SIGNALS:
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        forget()
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._came.append(number)
+        told(number)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest
+from vdbg_env.common.console import printable
+from vdbg_env.common.errors import BadInput, nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -36,6 +37,40 @@ _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complaint:
+    """One thing wrong at one place of a text document; line and column are 1-based."""
+
+    file: str
+    line: int
+    column: int
+    what: str
+    excerpt: str = ""
+    suggestion: str | None = None
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the complaint as the lines a compiler would print: place, source line, caret."""
+        hint = f" (did you mean {self.suggestion!r}?)" if self.suggestion else ""
+        head = printable(f"{self.file}:{self.line}:{self.column}: {self.what}{hint}")
+        if not self.excerpt.strip():
+            return (head,)
+        # A caret fits only when the line above it is as wide as it looks (tabs become one blank), and a line
+        # without end must not fill the screen: only what is around the column is shown.
+        start = max(0, self.column - 60)
+        shown = printable(self.excerpt.replace("\t", " ")[start : start + 110])
+        return (head, "    " + shown, "    " + " " * (self.column - 1 - start) + "^")
+
+
+class BadDocument(BadInput):
+    """One or more complaints about a text document, all at once."""
+
+    def __init__(self, complaints: tuple[Complaint, ...], *, next_step: str | None = None) -> None:
+        count = len(complaints)
+        what = f"{complaints[0].file}: {count} problem{'s' if count > 1 else ''} found"
+        super().__init__(what, next_step=next_step, details=tuple(x for c in complaints for x in c.lines()))
+        self.complaints = complaints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +293,16 @@ def _model_complaints(error: ValidationError, source: YamlSource, model: type[Ba
             case "model_type" | "dict_type" | "list_type" | "tuple_type":
                 wanted = "a mapping" if problem["type"] in {"model_type", "dict_type"} else "a list"
                 yield source.complaint(path, f"{wanted} is needed here, not {_kind(problem['input'])}", key=is_key)
+            case "int_type" | "int_parsing" | "int_from_float":
+                yield source.complaint(path, f"a whole number is needed here, not {problem['input']!r}", key=is_key)
+            case "float_type" | "float_parsing":
+                yield source.complaint(path, f"a number is needed here, not {problem['input']!r}", key=is_key)
+            case "bool_type" | "bool_parsing":
+                yield source.complaint(path, f"true or false is needed here, not {problem['input']!r}", key=is_key)
+            case "greater_than_equal" | "less_than_equal" | "greater_than" | "less_than":
+                words = {"ge": "at least", "le": "at most", "gt": "more than", "lt": "less than"}
+                ((bound, limit),) = problem["ctx"].items()
+                yield source.complaint(path, f"{problem['input']!r} is not {words[bound]} {limit:g}", key=is_key)
             case "default_factory_not_called":  # what it is made from is wrong, which has its own complaint
                 continue
             case _:

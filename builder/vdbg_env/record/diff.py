@@ -1,7 +1,7 @@
 """What differs between two runs in meaning: outcomes, ends, findings, deltas and versions, never times or paths.
 
 Works on the runs' report documents (`report.json`, schema vdbg-env/run/v1), so runs of older releases compare too. It
-stands alone because a list of runs loads it, which must not take the time to load runbooks.
+has its own module because a list of runs loads it, and that must not take the time to load runbooks.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from vdbg_env.common.size import size_text
+from vdbg_env.common.console import size_text
 
 DumpKind = Literal["gpu-core", "host-core", "compressed", "other", "unreadable"]
 HEAD_BYTES = 64

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.reading import opened, parse_json, read_whole
-from vdbg_env.common.writing import NotAFile, open_file, refusal_cause, write_whole
+from vdbg_env.common.files import NotAFile, open_file, opened, parse_json, read_whole, refusal_cause, write_whole
 from vdbg_env.record.redactor import Redactor
 
 RESERVED = 64 << 10  # bytes: on a full disk some 90 events still fit

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.tar import tarfile
-from vdbg_env.record.files import prepared
 from vdbg_env.record.masking import redact_run
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.record.run_directory import RunDirectory, prepared
 
 _REPORTS = ("report.md", "report.html", "report.json", "report.sarif", "run.json")
 _LOGS = ("stdout", "stderr", "kernel.log", "hang.txt", "ended.json", "argv.json", "env.json", "srun.txt")

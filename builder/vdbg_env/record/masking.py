@@ -24,8 +24,8 @@ from typing import IO, Any, NamedTuple, cast
 import lz4.frame
 import zstandard
 
-from vdbg_env.record.files import replacement
 from vdbg_env.record.redactor import Pseudonyms, Redactor
+from vdbg_env.record.run_directory import replacement
 from vdbg_env.record.secrets import OVERLAP, SecretFinder, finder_of
 
 LIMIT = 256 << 20  # bytes of one file that are expanded: a core without device memory is far smaller
@@ -120,7 +120,7 @@ def _mask_to_end(descriptor: int, at: int) -> int:
 
 
 class Looked(NamedTuple):
-    """What came of one file: how many secrets were masked, and what is to be said about it."""
+    """The result for one file: how many secrets were masked, and a note for the reader."""
 
     masked: int
     note: str | None = None
@@ -157,7 +157,7 @@ def mask_artifact(
     if pseudonyms and not packed:
         found += name_hosts(path, pseudonyms, check=check)
     if found:
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # the earliest core is told by its time
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # readers take the core with the earliest time
     return Looked(found, note)
 
 
@@ -200,7 +200,7 @@ def _searched(source: IO[bytes], literals: tuple[bytes, ...], left: int, check: 
     """
     finder: SecretFinder | None = None
     held = b""
-    # `read` would lose what came before the break of a damaged file.
+    # `read` would lose the bytes before the damage.
     while data := cast(Any, source).read1(min(_CHUNK, left + 1)):
         check()
         left -= len(data)

@@ -8,14 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.evidence.ranks import first_failure
 from vdbg_env.record.event_log import Event, damaged
-from vdbg_env.record.values import from_document
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Step
-from vdbg_env.runbook.state import BranchTo, Decision, Finish, RunState, StepRecord, StepResult
+from vdbg_env.runbook.state import BranchTo, Decision, Facts, Finish, RunState, StepRecord, StepResult
+
+Value = TypeVar("Value", Observation, StepResult, Facts, Finish)
+# A list of runs does without this module: these types take longer to import than an index to read.
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (Observation, StepResult, Facts, Finish)
+}
+
+
+def to_document(value: Observation | StepResult | Facts | Finish) -> dict[str, Any]:
+    """Return a value as plain JSON values; defaults are left out."""
+    document: dict[str, Any] = _ADAPTERS[type(value)].dump_python(value, mode="json", exclude_defaults=True)
+    return document
+
+
+def from_document(kind: type[Value], document: object) -> Value:
+    """Return the value a document was made of; raises pydantic's ValidationError (a ValueError) for any other."""
+    value: Value = _ADAPTERS[kind].validate_python(document)
+    return value
+
 
 StartBranch = Callable[[BranchTo], RunState]
 _LOST = {EndedBy.ENGINE_LOST, EndedBy.DISK}  # what happened to us: it says nothing about the bug

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vdbg_env.record.secrets import OVERLAP, SecretFinder, Span, flags_of_secrets, is_sensitive_name
 
-LINE_LIMIT = 64 << 10  # bytes of one line that are held back while its end has not come
+LINE_LIMIT = 64 << 10  # bytes of one line that are held back until its end
 _AT_ONCE = 1 << 18  # bytes that are searched at once: a text may be nothing but secrets
 _TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 _PEM_END = re.compile(rb"-----END [A-Z ]{0,30}PRIVATE KEY-----|(?<=\n)(?=[^A-Za-z0-9+/=\r\n-])")
@@ -135,7 +135,7 @@ class Redactor:
         return value
 
     def stream(self, *, json: bool = False) -> StreamRedactor:
-        """Return a redactor for one stream of bytes that come in chunks; with `json` for one that is to stay JSON."""
+        """Return a redactor for one stream of bytes, given in chunks; with `json` for one that is to stay JSON."""
         return StreamRedactor(self, json=json)
 
 
@@ -154,7 +154,7 @@ class StreamRedactor:
         self._swallowed = 0
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the redacted bytes that are safe to write after `chunk` came."""
+        """Return the redacted bytes that are safe to write after `chunk`."""
         data = self._held + chunk if self._held else chunk
         return self._guarded(data, lambda: self._split(data, end=False))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vdbg_env.common.errors import BadInput, VdbgError, nearest
-from vdbg_env.common.reading import parse_json
+from vdbg_env.common.files import parse_json
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 
 RUNS_VARIABLE = "VDBG_ENV_RUNS"
@@ -142,6 +142,13 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
     close = nearest(name, [path.name for path in known])
     hint = f" (did you mean {close!r}?)" if close else ""
     raise BadInput(f"no run {name!r} in {home}{hint}", next_step="vdbg-env runs list")
+
+
+def complete_run(_context: object, _parameter: object, begun: str) -> list[str]:
+    """Return the names of runs that begin so, for the completion of a shell."""
+    home = runs_home(os.environ)
+    known = [path.name for path in home.iterdir() if _is_run(path)] if home.is_dir() else []
+    return [name for name in [LATEST, *sorted(known, reverse=True)] if name.startswith(begun)]
 
 
 def _is_run(path: Path) -> bool:

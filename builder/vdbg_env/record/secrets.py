@@ -62,7 +62,7 @@ class Span(NamedTuple):
 
 
 class SecretRule(NamedTuple):
-    """Group `secret` of `pattern`, matched where a needle stands, is what must not be kept.
+    """Group `secret` of `pattern`, matched at a needle, is what must not be kept.
 
     `strict` rules are so specific that a match in a binary file is no accident. Where the pattern's group `flag` took
     part, the name must be a flag's, as in `--api-key VALUE`: prose about tokens and passwords has no secrets.
@@ -237,7 +237,7 @@ def secret_values(env: Mapping[str, str], argv: Sequence[str] = ()) -> tuple[byt
 
 
 def _of_words(argv: Sequence[str]) -> Iterator[str]:
-    """Yield the secrets of a command line; some are known by the words before them alone."""
+    """Yield the secrets of a command line; some are recognised by the words before them alone."""
     flags = flags_of_secrets(argv)
     for position, word in enumerate(argv):
         if position in flags and not _is_plain(flags[position], word):
@@ -267,7 +267,7 @@ def _is_sensitive_flag(word: str) -> bool:
 
 
 def _is_plain(name: str, value: str) -> bool:
-    """Whether a value is none that only its owner knows, though it stands where a secret may."""
+    """Return whether a value in the place of a secret is an ordinary word or number."""
     if value.lower() in _PLAIN_WORDS:
         return True
     return bool(_COUNT.fullmatch(value)) and not _MAY_BE_A_NUMBER.search(name)

@@ -1,4 +1,4 @@
-"""Write a run report as one self-contained HTML page: no script, no request, everything escaped.
+"""Write a run report as one self-contained HTML page, with no script and no request, and the other files next to it.
 
 The page's content security policy allows its own style sheet by hash and nothing else, and even a hole in the
 escaping could neither run a script nor fetch anything.
@@ -10,10 +10,11 @@ import base64
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import quote
 
 from jinja2 import BaseLoader, StrictUndefined, Template
@@ -22,14 +23,27 @@ from markupsafe import Markup
 
 from gpucore.dwarf import SourceFrame
 from gpucore.mangling import short_name
-from vdbg_env.common.printable import printable
-from vdbg_env.common.size import duration, size_text
+from vdbg_env.common.console import duration, printable, size_text
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.report import words
+from vdbg_env.record.run_directory import replacement
+from vdbg_env.report import as_markdown, model
 from vdbg_env.report.as_markdown import command
-from vdbg_env.report.assemble import next_step
-from vdbg_env.report.model import NextStep, Report, SourceExcerpt, StepReport, StepStatus, attempt_lengths
-from vdbg_env.report.words import Change, changes, delta, incident, is_guards, shown_steps
+from vdbg_env.report.assemble import advised
+from vdbg_env.report.model import (
+    REPORT_FILES,
+    Change,
+    Report,
+    SourceExcerpt,
+    StepReport,
+    StepStatus,
+    attempt_lengths,
+    changes,
+    delta,
+    incident,
+    is_guards,
+    shown_steps,
+)
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 
@@ -71,10 +85,10 @@ def render(report: Report, *, template: str, style: str) -> str:
         report=report,
         style=Markup(style),  # our own file; it must reach the page byte for byte, or its hash would not hold
         style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
-        badge=words.verdict(report),
+        badge=model.verdict(report),
         tone=_verdict_tone(report.verdict),
-        headline=words.headline(report),
-        warning=words.provenance(report),
+        headline=model.headline(report),
+        warning=model.provenance(report),
         lead=lead,
         chain=tuple(_chain(report, lead)) if lead else (),
         incident=incident(report),
@@ -83,12 +97,8 @@ def render(report: Report, *, template: str, style: str) -> str:
         missed=tuple(step for step in report.steps if step.status is StepStatus.NOT_REACHED),
         bars=tuple(_bars(report)),
         ticks=tuple(_ticks(_length(report))),
-        others=tuple((finding, _next(finding)) for finding in report.findings if finding is not lead),
+        others=tuple((finding, advised(finding)) for finding in report.findings if finding is not lead),
     )
-
-
-def _next(finding: Finding) -> NextStep | None:
-    return next_step(finding.next_step, finding) if finding.next_step else None
 
 
 @cache
@@ -203,11 +213,38 @@ _FILTERS: dict[str, Any] = {
     "href": _href,
     "duration": duration,
     "size": size_text,
-    "ended": words.ended,
-    "how_known": words.how_known,
-    "sureness": words.sureness,
-    "outcome": words.outcome,
+    "ended": model.ended,
+    "how_known": model.how_known,
+    "sureness": model.sureness,
+    "outcome": model.outcome,
     "brief": short_name,
-    "place": lambda frame: words.place(frame.file, frame.line),
+    "place": lambda frame: model.place(frame.file, frame.line),
     "hex": hex,
+}
+
+
+# Write a run's report in every format, next to the record.
+
+
+def write_report(report: Report, directory: Path, formats: Iterable[str] = REPORT_FILES) -> tuple[str, ...]:
+    """Write the report in each format named, whole files only, and return their names."""
+    names = []
+    for name in formats:
+        text = _WRITERS[name](report)
+        with replacement(directory / REPORT_FILES[name]) as file:
+            file.write(text.encode("utf-8", "replace"))
+        names.append(REPORT_FILES[name])
+    return tuple(names)
+
+
+def _html(report: Report) -> str:
+    folder = SHIPPED_DATA / "templates"
+    texts = [(folder / name).read_text(encoding="utf-8") for name in ("report.html.j2", "report.css")]
+    return render(report, template=texts[0], style=texts[1])
+
+
+_WRITERS: Final[Mapping[str, Callable[[Report], str]]] = {
+    "html": _html,
+    "markdown": as_markdown.render,
+    "json": model.report_json,
 }

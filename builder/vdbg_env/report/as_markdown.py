@@ -13,11 +13,12 @@ from dataclasses import replace
 
 from gpucore.dwarf import Chain
 from gpucore.mangling import short_name
-from vdbg_env.common.printable import printable
-from vdbg_env.common.size import duration, size_text
+from vdbg_env.common.console import duration, printable, size_text
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.report.model import Report, StepReport, WarpHistogram
-from vdbg_env.report.words import (
+from vdbg_env.report.model import (
+    Report,
+    StepReport,
+    WarpHistogram,
     changes,
     delta,
     ended,

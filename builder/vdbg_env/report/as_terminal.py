@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from itertools import repeat
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.common.printable import printable
-from vdbg_env.common.size import duration
+from vdbg_env.common.console import duration, printable
 from vdbg_env.evidence.finding import Finding, Level
-from vdbg_env.report.model import Report, SourceExcerpt, StepReport, StepStatus, WarpHistogram
-from vdbg_env.report.words import (
+from vdbg_env.report.model import (
     Change,
     Effect,
+    Report,
+    SourceExcerpt,
+    StepReport,
+    StepStatus,
+    WarpHistogram,
     changes,
     delta,
     ended,
@@ -228,7 +231,7 @@ def _other(finding: Finding, paint: Paint, width: int) -> Iterator[str]:
     for number, line in enumerate(text):
         yield f"  {paint.level(finding.level, level) if number == 0 else ' ' * 7}  {line}"
     if finding.next_step:
-        yield f"           {paint('36', printable(finding.next_step))}"
+        yield f"           {paint('36', printable(str(finding.next_step)))}"
 
 
 def _environment(report: Report, paint: Paint, width: int) -> Iterator[str]:

@@ -1,11 +1,10 @@
-"""What to try next: what the findings say, and where none says anything, what the verdict asks for."""
+"""Make the Report of a run, live or recorded, from its head and the decisions and results of its steps."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,15 +18,14 @@ from gpucore.dwarf import SourceFrame, parse_frame
 from gpucore.mangling import demangle
 from vdbg_env.common.errors import BAD_INPUT
 from vdbg_env.crash.files import CoreFiles, SourceText
-from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, Level, Match, Observation
-from vdbg_env.evidence.logs.process_death import role_of
+from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, Level, Match, NextStep, Observation
+from vdbg_env.evidence.process_death import role_of
 from vdbg_env.evidence.ranks import blame, first_failure, is_victim, last_attempt
 from vdbg_env.evidence.weigh import Crash, Fingerprint, fingerprint, judge
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.run_directory import GUARD, RunDirectory, RunHead, way_on
 from vdbg_env.report.model import (
     Attempt,
-    NextStep,
     Provenance,
     Report,
     SourceExcerpt,
@@ -36,349 +34,13 @@ from vdbg_env.report.model import (
     WarpGroup,
     WarpHistogram,
     attempt_lengths,
+    signal_name,
 )
 from vdbg_env.runbook import workload
 from vdbg_env.runbook.judge import conclude
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, Invocation, RunStep, StepRecord, Verdict, placed
 from vdbg_env.runbook.workload import recognise
-
-_READ_CORE = "vdbg-env core "
-_READ_RECORD = ("tail ", "less ")
-_COMMAND = " -- COMMAND"  # how a runbook writes the command that the run was given
-
-
-def next_steps(findings: Sequence[Finding], *, walked: str = "") -> tuple[NextStep, ...]:
-    """Return what the findings say to try next, each text and each command once: errors first, then surest first.
-
-    The runbook that was `walked` is not among it.
-    """
-    levels = list(Level)
-    texts: dict[str, Finding] = {}
-    for finding in sorted(findings, key=lambda f: levels.index(f.level)):
-        if finding.next_step:
-            texts.setdefault(finding.next_step, finding)
-    steps = [next_step(text, finding) for text, finding in texts.items()]
-    named = any((step.command or "").startswith(_READ_CORE) and step.command != f"{_READ_CORE}FILE" for step in steps)
-    first = {step.command: step for step in reversed(steps)}
-    return tuple(
-        step
-        for step in steps
-        if not (step.command or "").startswith(f"vdbg-env runbook {walked} --from ")
-        and (
-            step.command is None
-            or (first[step.command] is step and not (named and step.command == f"{_READ_CORE}FILE"))
-        )
-    )
-
-
-def next_step(text: str, finding: Finding) -> NextStep:
-    """Split `what it is for: vdbg-env ...` into words and command; a command alone is for what the finding says."""
-    if text.startswith("vdbg-env "):
-        return NextStep(text=finding.message, command=text)
-    words, colon, command = text.rpartition(": ")
-    if colon and command.startswith(("vdbg-env ", "VLLM_", "CUDA_", "unset ", *_READ_RECORD)):
-        return NextStep(text=words, command=command)
-    return NextStep(text=text)
-
-
-def on_its_command(finding: Finding, run: str, flags: str = "") -> Finding:
-    """Return the finding with the command of `run` in place of the word COMMAND, so it can be typed as it is.
-
-    `flags` are what a runbook needs on that command.
-    """
-    begun = (finding.next_step or "").removesuffix(_COMMAND)
-    if begun == (finding.next_step or ""):
-        return finding
-    return replace(finding, next_step=f"{begun}{flags} --from {shlex.quote(run)}")
-
-
-def flags_after_guard(workload: Sequence[str]) -> str:
-    """Return the flags of a runbook on a command that was guarded.
-
-    A server in production is started again at its port, and its requests were not recorded.
-    """
-    return " -i request=synthetic -i port=auto" if recognise(tuple(workload)).serves else ""
-
-
-def advice(
-    findings: Sequence[Finding], verdict: Verdict, *, walked: str, run: str, ended: bool
-) -> tuple[NextStep, ...]:
-    """Return what to try next of a run; of one that has `ended`, never nothing.
-
-    A failure that did not show is looked for with what it failed with, before what warnings of the machine ask for.
-    """
-    said = next_steps(findings, walked=walked)
-    unseen = verdict is Verdict.NOT_REPRODUCED and not any(finding.level is Level.ERROR for finding in findings)
-    if ended and (unseen or not said):
-        return (by_verdict(verdict, run=run), *said)
-    return said
-
-
-def by_verdict(verdict: Verdict, *, run: str) -> NextStep:
-    """Return what to try where no finding says: no run ends without a way on."""
-    match verdict:
-        case Verdict.REPRODUCED | Verdict.HANG | Verdict.FAILED:
-            return NextStep(text="give report.md to the owner of the code: it holds the failure and all that was tried")
-        case Verdict.NOT_REPRODUCED:
-            return NextStep(
-                text="run it as it was when it failed: the same requests (-i request=FILE), load, node and versions"
-            )
-        case Verdict.PASSED | Verdict.WARNED:
-            return NextStep(text="nothing is wrong here; run the same on the machine where it failed")
-        case Verdict.INCONCLUSIVE | Verdict.OUT_OF_TIME:
-            return NextStep(text="see what each step printed", command=shlex.join(["vdbg-env", "runs", "show", run]))
-    assert_never(verdict)
-
-
-def typed_outside(report: Report, folder: str) -> Report:
-    """Return the report with the files its commands name given by `folder`, the run's own: next to the record, a report
-    names them from there, and on a terminal a command is typed in any folder. So are those of the findings.
-    """
-    inside = {artifact.path for step in report.steps for artifact in step.artifacts}
-
-    def word(text: str, *, of_record: bool) -> str:
-        if text in inside:
-            return shlex.quote(f"{folder}/{text}")
-        return f"{shlex.quote(folder)}/{text}" if of_record and text.startswith("steps/") else text  # may be a pattern
-
-    def typed(command: str) -> str:
-        of_record = command.startswith(_READ_RECORD)
-        return " ".join(word(text, of_record=of_record) for text in command.split(" "))
-
-    def found(finding: Finding) -> Finding:
-        step = next_step(finding.next_step, finding) if finding.next_step else None
-        if step is None or step.command is None or finding.next_step is None:
-            return finding
-        words = finding.next_step.removesuffix(step.command)
-        return replace(finding, next_step=words + typed(step.command))
-
-    steps = (replace(step, command=typed(step.command) if step.command else None) for step in report.next_steps)
-    return replace(report, next_steps=tuple(steps), findings=tuple(map(found, report.findings)))
-
-
-# One row per rank: the part that each had in the end of an attempt, and the nodes that differ.
-
-
-_NAMED = 3  # nodes or ranks named in one note
-
-
-def parts(observations: Sequence[Observation]) -> Mapping[tuple[int, int], str]:
-    """Return the part of each rank by attempt and rank; nothing for attempts of a single rank."""
-    found: dict[tuple[int, int], str] = {}
-    for attempt in {seen.attempt for seen in observations}:
-        ranks = [seen for seen in observations if seen.attempt == attempt]
-        began = blame(ranks)
-        named = {seen.rank: began.part for seen in began.ranks} if began else {}
-        if len(ranks) > 1:
-            found |= {(seen.attempt, seen.rank): named.get(seen.rank) or _part(seen) for seen in ranks}
-    return found
-
-
-def notes(observations: Sequence[Observation]) -> Iterator[str]:
-    """Yield what the ranks of the last attempt show together: who failed first, and which nodes are not alike."""
-    last = max((seen.attempt for seen in observations), default=0)
-    ranks = [seen for seen in observations if seen.attempt == last]
-    if len(ranks) < 2:
-        return
-    if began := blame(ranks):
-        yield began.words
-    yield from (note for note in ranks[0].notes if all(note in other.notes for other in ranks))
-    blur = max((seen.clock.within_s for seen in ranks if seen.clock), default=0.0)
-    ahead = max((abs(seen.clock.ahead_s) for seen in ranks if seen.clock), default=0.0)
-    if ahead > blur:
-        yield f"the nodes' clocks are up to {ahead:.3g} s apart, known to {blur:.2g} s; the order of ends allows for it"
-    yield from _differences({seen.host: seen.node for seen in ranks if seen.node})
-
-
-def _part(seen: Observation) -> str:
-    if seen.went_well:
-        return "well"
-    if seen.ended.by is EndedBy.CANCEL:
-        return "cancelled"
-    if seen.ended.by is EndedBy.PEER:
-        return "ended by us"
-    if seen.ended.by in {EndedBy.NODE_LOST, EndedBy.ENGINE_LOST}:
-        return "lost"
-    if seen.ended.by is EndedBy.WATCH:
-        return "reported the hang"
-    if seen.ended.by is EndedBy.TIMEOUT:
-        return "out of time"
-    return "victim" if is_victim(seen) else "failed"
-
-
-def _differences(nodes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Yield one note for each property in which a node is not like most of the others."""
-    for name in dict.fromkeys(name for node in nodes.values() for name in node):
-        values = Counter(node.get(name, "none") for node in nodes.values())
-        usual = values.most_common(1)[0][0]
-        odd = [
-            f"{host} has {node.get(name, 'none')}" for host, node in nodes.items() if node.get(name, "none") != usual
-        ]
-        if odd:
-            more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
-            yield f"nodes differ in {name}: {', '.join(odd[:_NAMED])}{more}, the others {usual}"
-
-
-# The fingerprint of a run's crash, from what its steps found.
-
-
-CRASHED = {Verdict.REPRODUCED, Verdict.HANG, Verdict.FAILED}
-SHOWED = {Status.REPRODUCED, Status.HANG, Status.FAIL}
-_DEPTH = re.compile(r"\A.*? \(\d+\): ", re.DOTALL)
-
-
-def cause_of(walk: Progress, finish: Finish, findings: Sequence[Finding]) -> Fingerprint | None:
-    """Return the cause of what a run saw: by its findings, and by the first step in which it showed."""
-    showed = [visit.record for visit in walk.visits if visit.record.outcome in SHOWED and visit.record.ended]
-    if finish.verdict not in CRASHED or not showed:
-        return None
-    first = showed[0]
-    number = first.ended.signal if first.ended else None
-    return cause_by(findings, first.results, hangs=first.outcome is Status.HANG, signal_number=number)
-
-
-def cause_by(
-    findings: Sequence[Finding], results: Mapping[str, Data], *, hangs: bool, signal_number: int | None
-) -> Fingerprint | None:
-    """Return the cause by all findings of a run, and by the results of the step in which it showed first."""
-    stuck = _text(results.get("stuck"))
-    hangs = hangs and not (results.get("raised_before_hang") is True and stuck in {None, "waits"})
-    stack = tuple(_places(results.get("waiting_in" if hangs else "stack")))
-    if hangs:
-        stack = tuple(_places([results["stuck_in"]] if "stuck_in" in results else [])) if stuck else _sorted(stack)
-    return fingerprint(
-        Crash(
-            findings=findings,
-            error=_text(results.get("error")),
-            stack=stack,
-            failure=_text(results.get("failure")),
-            signal=_signal(signal_number),
-            hang=hangs,
-            stuck=stuck,
-            died=_text(results.get("died")),
-            process=role_of(_text(results.get("stuck_process" if hangs else "failed_process")) or ""),
-            crashed=tuple(_places(results.get("crashed_stack"))),
-        )
-    )
-
-
-def _sorted(stack: Sequence[SourceFrame]) -> tuple[SourceFrame, ...]:
-    return tuple(sorted(set(stack), key=str))
-
-
-def _places(value: Data) -> Iterator[SourceFrame]:
-    for text in value if isinstance(value, list) else ():
-        frame = parse_frame(_DEPTH.sub("", str(text)))
-        if frame:
-            yield frame
-
-
-def _text(value: Data) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _signal(number: int | None) -> str | None:
-    try:
-        return None if number is None else signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-# Complete a run's report with the source lines that it names and the warps of its core dumps.
-
-
-_AROUND = 3  # lines of source shown before and after the one that is meant
-_MOST_PLACES = 40  # most warps of a large grid are at a few places
-_MOST_CORES = 16
-
-
-def complete(
-    report: Report, directory: Path, *, cores: CoreFiles, sources: SourceText, redact: Callable[[str], str]
-) -> Report:
-    """Return the report with the text of every source line it names, and where the warps of each core were.
-
-    Lines that an earlier report of the run shows are kept: its sources may have changed since, or be on another machine
-    or in an image. A program may hold a token next to the line that failed: `redact` takes it out of what is shown. A
-    core that cannot be read is left out: the step that read it says why.
-    """
-    histograms = tuple(_histograms(report, directory, cores))
-    frames = [frame for finding in report.findings for frame in (*finding.chain, finding.location) if frame]
-    frames += [frame for histogram in histograms for group in histogram.groups for frame in group.chain]
-    kept = {(one.file, one.marked): one for one in _kept(directory, redact)}
-    excerpts = (
-        kept.get((frame.file, frame.line)) or excerpt(frame, sources, redact)
-        for frame in dict.fromkeys(frames)
-        if not frame.headers
-    )
-    return replace(report, histograms=histograms, excerpts=tuple(dict.fromkeys(e for e in excerpts if e)))
-
-
-def _kept(directory: Path, redact: Callable[[str], str]) -> Iterator[SourceExcerpt]:
-    """Yield the source lines of the report that is there; what another program wrote there is passed over."""
-    try:
-        recorded = RunDirectory(directory).read_report().get("sources")
-    except BAD_INPUT:
-        return
-    for one in recorded if isinstance(recorded, list) else ():
-        try:
-            lines = tuple(redact(str(line)) for line in one["lines"])
-            yield SourceExcerpt(file=str(one["file"]), first=int(one["first"]), marked=int(one["marked"]), lines=lines)
-        except (KeyError, TypeError, ValueError):
-            continue
-
-
-def excerpt(frame: SourceFrame, sources: SourceText, redact: Callable[[str], str]) -> SourceExcerpt | None:
-    """Return the lines around a place, each redacted, or None when its source is not on this machine."""
-    if sources.line(frame.file, frame.line) is None:
-        return None
-    first = frame.line
-    while first > max(1, frame.line - _AROUND) and sources.line(frame.file, first - 1) is not None:
-        first -= 1
-    lines = []
-    for number in range(first, frame.line + _AROUND + 1):
-        text = sources.line(frame.file, number)
-        if text is None:
-            break
-        lines.append(redact(text))
-    return SourceExcerpt(file=frame.file, first=first, marked=frame.line, lines=tuple(lines))
-
-
-def _histograms(report: Report, directory: Path, cores: CoreFiles) -> Iterable[WarpHistogram]:
-    """Yield the warps of every core without a fault: of one with a fault, the fault says it all."""
-    paths = [
-        (artifact.path, step.id) for step in report.walked for artifact in step.artifacts if _is_core(artifact.path)
-    ]
-    for path, step in paths[:_MOST_CORES]:
-        try:
-            with cores.open(str(directory / path)) as core:
-                read = decode_core(core.data, file=path, modified=core.modified)
-        except BAD_INPUT:
-            continue
-        if read.warp_groups and not read.faults:
-            groups = tuple(_group(group) for group in read.warp_groups[:_MOST_PLACES])
-            yield WarpHistogram(core=path, step=step, groups=groups)
-
-
-def _group(group: core.WarpGroup) -> WarpGroup:
-    location = group.location
-    return WarpGroup(
-        pc=group.pc,
-        count=group.warps,
-        kernel=demangle(group.kernel) if group.kernel else None,
-        offset=location.offset if location else None,
-        chain=location.chain if location else (),
-        state=group.state,
-    )
-
-
-def _is_core(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return "core.cuda." in name or name.endswith((".nvcudmp", ".nvcudmp.gz"))
-
-
-# Assemble the Report of a run, live or recorded, from its head and the decisions and results of its steps.
-
 
 _LINES_OF_EVIDENCE = 20
 # Results of steps that look at the host, by the name the report's environment gives them.
@@ -637,3 +299,324 @@ def _host(trail: Iterable[StepRecord]) -> dict[str, str]:
             name: value for name, value in told.items() if isinstance(value, str | int) and not isinstance(value, bool)
         }
     return {_OF_THE_HOST[name]: str(value) for name, value in found.items()}
+
+
+# What to try next: what the findings say, and where none says anything, what the verdict asks for.
+
+
+_READ_CORE = "vdbg-env core "
+_READ_RECORD = ("tail ", "less ")
+_COMMAND = " -- COMMAND"  # how a runbook writes the command that the run was given
+
+
+def next_steps(findings: Sequence[Finding], *, walked: str = "") -> tuple[NextStep, ...]:
+    """Return what the findings say to try next, each text and each command once: errors first, then surest first.
+
+    The runbook that was `walked` is not among it.
+    """
+    levels = list(Level)
+    said: dict[NextStep, NextStep] = {}
+    for finding in sorted(findings, key=lambda f: levels.index(f.level)):
+        if finding.next_step and (step := advised(finding)):
+            said.setdefault(finding.next_step, step)
+    steps = said.values()
+    named = any((step.command or "").startswith(_READ_CORE) and step.command != f"{_READ_CORE}FILE" for step in steps)
+    first = {step.command: step for step in reversed(said.values())}
+    return tuple(
+        step
+        for step in steps
+        if not (step.command or "").startswith(f"vdbg-env runbook {walked} --from ")
+        and (
+            step.command is None
+            or (first[step.command] is step and not (named and step.command == f"{_READ_CORE}FILE"))
+        )
+    )
+
+
+def advised(finding: Finding) -> NextStep | None:
+    """Return what a finding says to try next; a command alone is for what the finding says."""
+    step = finding.next_step
+    return step and (step if step.text else replace(step, text=finding.message))
+
+
+def on_its_command(finding: Finding, run: str, flags: str = "") -> Finding:
+    """Return the finding with the command of `run` in place of the word COMMAND, so it can be typed as it is.
+
+    `flags` are what a runbook needs on that command.
+    """
+    step = finding.next_step
+    if step is None or step.command is None or not step.command.endswith(_COMMAND):
+        return finding
+    command = f"{step.command.removesuffix(_COMMAND)}{flags} --from {shlex.quote(run)}"
+    return replace(finding, next_step=replace(step, command=command))
+
+
+def flags_after_guard(workload: Sequence[str]) -> str:
+    """Return the flags of a runbook on a command that was guarded.
+
+    A server in production is started again at its port, and its requests were not recorded.
+    """
+    return " -i request=synthetic -i port=auto" if recognise(tuple(workload)).serves else ""
+
+
+def advice(
+    findings: Sequence[Finding], verdict: Verdict, *, walked: str, run: str, ended: bool
+) -> tuple[NextStep, ...]:
+    """Return what to try next of a run; of one that has `ended`, never nothing.
+
+    A failure that did not show is looked for with what it failed with, before what warnings of the machine ask for.
+    """
+    said = next_steps(findings, walked=walked)
+    unseen = verdict is Verdict.NOT_REPRODUCED and not any(finding.level is Level.ERROR for finding in findings)
+    if ended and (unseen or not said):
+        return (by_verdict(verdict, run=run), *said)
+    return said
+
+
+def by_verdict(verdict: Verdict, *, run: str) -> NextStep:
+    """Return what to try where no finding says: no run ends without a way on."""
+    match verdict:
+        case Verdict.REPRODUCED | Verdict.HANG | Verdict.FAILED:
+            return NextStep(text="give report.md to the owner of the code: it holds the failure and all that was tried")
+        case Verdict.NOT_REPRODUCED:
+            return NextStep(
+                text="run it as it was when it failed: the same requests (-i request=FILE), load, node and versions"
+            )
+        case Verdict.PASSED | Verdict.WARNED:
+            return NextStep(text="nothing is wrong here; run the same on the machine where it failed")
+        case Verdict.INCONCLUSIVE | Verdict.OUT_OF_TIME:
+            return NextStep(text="see what each step printed", command=shlex.join(["vdbg-env", "runs", "show", run]))
+    assert_never(verdict)
+
+
+def typed_outside(report: Report, folder: str) -> Report:
+    """Return the report with the files its commands name given by `folder`, the run's own: next to the record, a report
+    names them from there, and on a terminal a command is typed in any folder. So are those of the findings.
+    """
+    inside = {artifact.path for step in report.steps for artifact in step.artifacts}
+
+    def word(text: str, *, of_record: bool) -> str:
+        if text in inside:
+            return shlex.quote(f"{folder}/{text}")
+        return f"{shlex.quote(folder)}/{text}" if of_record and text.startswith("steps/") else text  # may be a pattern
+
+    def typed(step: NextStep) -> NextStep:
+        command = step.command or ""
+        of_record = command.startswith(_READ_RECORD)
+        words = " ".join(word(text, of_record=of_record) for text in command.split(" "))
+        return replace(step, command=words or None)
+
+    findings = (replace(one, next_step=one.next_step and typed(one.next_step)) for one in report.findings)
+    return replace(report, next_steps=tuple(map(typed, report.next_steps)), findings=tuple(findings))
+
+
+# One row per rank: the part that each had in the end of an attempt, and the nodes that differ.
+
+
+_NAMED = 3  # nodes or ranks named in one note
+
+
+def parts(observations: Sequence[Observation]) -> Mapping[tuple[int, int], str]:
+    """Return the part of each rank by attempt and rank; nothing for attempts of a single rank."""
+    found: dict[tuple[int, int], str] = {}
+    for attempt in {seen.attempt for seen in observations}:
+        ranks = [seen for seen in observations if seen.attempt == attempt]
+        began = blame(ranks)
+        named = {seen.rank: began.part for seen in began.ranks} if began else {}
+        if len(ranks) > 1:
+            found |= {(seen.attempt, seen.rank): named.get(seen.rank) or _part(seen) for seen in ranks}
+    return found
+
+
+def notes(observations: Sequence[Observation]) -> Iterator[str]:
+    """Yield what the ranks of the last attempt show together: who failed first, and which nodes are not alike."""
+    last = max((seen.attempt for seen in observations), default=0)
+    ranks = [seen for seen in observations if seen.attempt == last]
+    if len(ranks) < 2:
+        return
+    if began := blame(ranks):
+        yield began.words
+    yield from (note for note in ranks[0].notes if all(note in other.notes for other in ranks))
+    blur = max((seen.clock.within_s for seen in ranks if seen.clock), default=0.0)
+    ahead = max((abs(seen.clock.ahead_s) for seen in ranks if seen.clock), default=0.0)
+    if ahead > blur:
+        yield f"the nodes' clocks are up to {ahead:.3g} s apart, known to {blur:.2g} s; the order of ends allows for it"
+    yield from _differences({seen.host: seen.node for seen in ranks if seen.node})
+
+
+def _part(seen: Observation) -> str:
+    if seen.went_well:
+        return "well"
+    if seen.ended.by is EndedBy.CANCEL:
+        return "cancelled"
+    if seen.ended.by is EndedBy.PEER:
+        return "ended by us"
+    if seen.ended.by in {EndedBy.NODE_LOST, EndedBy.ENGINE_LOST}:
+        return "lost"
+    if seen.ended.by is EndedBy.WATCH:
+        return "reported the hang"
+    if seen.ended.by is EndedBy.TIMEOUT:
+        return "out of time"
+    return "victim" if is_victim(seen) else "failed"
+
+
+def _differences(nodes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Yield one note for each property in which a node is not like most of the others."""
+    for name in dict.fromkeys(name for node in nodes.values() for name in node):
+        values = Counter(node.get(name, "none") for node in nodes.values())
+        usual = values.most_common(1)[0][0]
+        odd = [
+            f"{host} has {node.get(name, 'none')}" for host, node in nodes.items() if node.get(name, "none") != usual
+        ]
+        if odd:
+            more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+            yield f"nodes differ in {name}: {', '.join(odd[:_NAMED])}{more}, the others {usual}"
+
+
+# The fingerprint of a run's crash, from what its steps found.
+
+
+CRASHED = {Verdict.REPRODUCED, Verdict.HANG, Verdict.FAILED}
+SHOWED = {Status.REPRODUCED, Status.HANG, Status.FAIL}
+_DEPTH = re.compile(r"\A.*? \(\d+\): ", re.DOTALL)
+
+
+def cause_of(walk: Progress, finish: Finish, findings: Sequence[Finding]) -> Fingerprint | None:
+    """Return the cause of what a run saw: by its findings, and by the first step in which it showed."""
+    showed = [visit.record for visit in walk.visits if visit.record.outcome in SHOWED and visit.record.ended]
+    if finish.verdict not in CRASHED or not showed:
+        return None
+    first = showed[0]
+    number = first.ended.signal if first.ended else None
+    return cause_by(findings, first.results, hangs=first.outcome is Status.HANG, signal_number=number)
+
+
+def cause_by(
+    findings: Sequence[Finding], results: Mapping[str, Data], *, hangs: bool, signal_number: int | None
+) -> Fingerprint | None:
+    """Return the cause by all findings of a run, and by the results of the step in which it showed first."""
+    stuck = _text(results.get("stuck"))
+    hangs = hangs and not (results.get("raised_before_hang") is True and stuck in {None, "waits"})
+    if not hangs:
+        stack = tuple(_places(results.get("stack")))
+    elif stuck:
+        stack = tuple(_places([results.get("stuck_in")]))
+    else:
+        stack = tuple(sorted(set(_places(results.get("waiting_in"))), key=str))
+    return fingerprint(
+        Crash(
+            findings=findings,
+            error=_text(results.get("error")),
+            stack=stack,
+            failure=_text(results.get("failure")),
+            signal=signal_name(signal_number) or (f"signal {signal_number}" if signal_number else None),
+            hang=hangs,
+            stuck=stuck,
+            died=_text(results.get("died")),
+            process=role_of(_text(results.get("stuck_process" if hangs else "failed_process")) or ""),
+            crashed=tuple(_places(results.get("crashed_stack"))),
+        )
+    )
+
+
+def _places(value: Data) -> Iterator[SourceFrame]:
+    for text in value if isinstance(value, list) else ():
+        frame = parse_frame(_DEPTH.sub("", str(text)))
+        if frame:
+            yield frame
+
+
+def _text(value: Data) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+# Complete a run's report with the source lines that it names and the warps of its core dumps.
+
+
+_AROUND = 3  # lines of source shown before and after the one that is meant
+_MOST_PLACES = 40  # most warps of a large grid are at a few places
+_MOST_CORES = 16
+
+
+def complete(
+    report: Report, directory: Path, *, cores: CoreFiles, sources: SourceText, redact: Callable[[str], str]
+) -> Report:
+    """Return the report with the text of every source line it names, and where the warps of each core were.
+
+    Lines that an earlier report of the run shows are kept: its sources may have changed since, or be on another machine
+    or in an image. A program may hold a token next to the line that failed: `redact` takes it out of what is shown. A
+    core that cannot be read is left out: the step that read it says why.
+    """
+    histograms = tuple(_histograms(report, directory, cores))
+    frames = [frame for finding in report.findings for frame in (*finding.chain, finding.location) if frame]
+    frames += [frame for histogram in histograms for group in histogram.groups for frame in group.chain]
+    kept = {(one.file, one.marked): one for one in _kept(directory, redact)}
+    excerpts = (
+        kept.get((frame.file, frame.line)) or excerpt(frame, sources, redact)
+        for frame in dict.fromkeys(frames)
+        if not frame.headers
+    )
+    return replace(report, histograms=histograms, excerpts=tuple(dict.fromkeys(e for e in excerpts if e)))
+
+
+def _kept(directory: Path, redact: Callable[[str], str]) -> Iterator[SourceExcerpt]:
+    """Yield the source lines of the report that is there; what another program wrote there is passed over."""
+    try:
+        recorded = RunDirectory(directory).read_report().get("sources")
+    except BAD_INPUT:
+        return
+    for one in recorded if isinstance(recorded, list) else ():
+        try:
+            lines = tuple(redact(str(line)) for line in one["lines"])
+            yield SourceExcerpt(file=str(one["file"]), first=int(one["first"]), marked=int(one["marked"]), lines=lines)
+        except (KeyError, TypeError, ValueError):
+            continue
+
+
+def excerpt(frame: SourceFrame, sources: SourceText, redact: Callable[[str], str]) -> SourceExcerpt | None:
+    """Return the lines around a place, each redacted, or None when its source is not on this machine."""
+    if sources.line(frame.file, frame.line) is None:
+        return None
+    first = frame.line
+    while first > max(1, frame.line - _AROUND) and sources.line(frame.file, first - 1) is not None:
+        first -= 1
+    lines = []
+    for number in range(first, frame.line + _AROUND + 1):
+        text = sources.line(frame.file, number)
+        if text is None:
+            break
+        lines.append(redact(text))
+    return SourceExcerpt(file=frame.file, first=first, marked=frame.line, lines=tuple(lines))
+
+
+def _histograms(report: Report, directory: Path, cores: CoreFiles) -> Iterable[WarpHistogram]:
+    """Yield the warps of every core without a fault: of one with a fault, the fault says it all."""
+    paths = [
+        (artifact.path, step.id) for step in report.walked for artifact in step.artifacts if _is_core(artifact.path)
+    ]
+    for path, step in paths[:_MOST_CORES]:
+        try:
+            with cores.open(str(directory / path)) as core:
+                read = decode_core(core.data, file=path, modified=core.modified)
+        except BAD_INPUT:
+            continue
+        if read.warp_groups and not read.faults:
+            groups = tuple(_group(group) for group in read.warp_groups[:_MOST_PLACES])
+            yield WarpHistogram(core=path, step=step, groups=groups)
+
+
+def _group(group: core.WarpGroup) -> WarpGroup:
+    location = group.location
+    return WarpGroup(
+        pc=group.pc,
+        count=group.warps,
+        kernel=demangle(group.kernel) if group.kernel else None,
+        offset=location.offset if location else None,
+        chain=location.chain if location else (),
+        state=group.state,
+    )
+
+
+def _is_core(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return "core.cuda." in name or name.endswith((".nvcudmp", ".nvcudmp.gz"))

@@ -1,4 +1,4 @@
-"""The result of one run: the one value that every writer of a run report reads.
+"""The report of a run: the value, its words, which are the same in every form, and its JSON.
 
 Every field that may be unknown is optional, and stays absent rather than guessed: a run that was cut short, a step
 without output and a machine without a GPU all make a Report.
@@ -6,14 +6,18 @@ without output and a machine without a GPU all make a Report.
 
 from __future__ import annotations
 
+import shlex
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, assert_never
 
-from gpucore.dwarf import Chain
-from vdbg_env.evidence.finding import Artifact, Ended, Finding, Level, Match, Observation
+from gpucore.dwarf import Chain, SourceFrame
+from vdbg_env.common.console import duration, json_text
+from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, Finding, HowKnown, Level, Match, NextStep, Observation
 from vdbg_env.evidence.weigh import Fingerprint, is_backdrop
+from vdbg_env.record.run_directory import GUARD
 from vdbg_env.runbook.judge import exit_status
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
 from vdbg_env.runbook.state import Verdict
@@ -136,14 +140,6 @@ class WarpHistogram:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextStep:
-    """One thing to try next, and the command that does it when there is one."""
-
-    text: str
-    command: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Report:
     """One run of one runbook, whole.
 
@@ -198,3 +194,433 @@ class Report:
     def excerpt(self, file: str, line: int) -> SourceExcerpt | None:
         """Return the lines around `file`:`line`, or None when the source was not found."""
         return next((e for e in self.excerpts if e.file == file and e.marked == line), None)
+
+
+def signal_name(number: int | None) -> str | None:
+    """Return a signal's name, or None when there is no signal of that number."""
+    try:
+        return signal.Signals(number).name if number is not None else None
+    except ValueError:
+        return None
+
+
+def place(file: str, line: int) -> str:
+    """Return the last part of a path and the line, as one says it aloud."""
+    return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
+
+
+# What is on top of a guard's report: the line that decided, who wrote it and when, and what the server was doing.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """The line that decided, facts as (name, text), and the stacks that the log has; any of them may be empty."""
+
+    line: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    traceback: tuple[str, ...] = ()
+    native_stack: tuple[str, ...] = ()
+
+
+def is_guards(report: Report) -> bool:
+    """Return whether this is the report of a command in production: it was run once, and nothing was tried."""
+    return report.runbook == GUARD
+
+
+def shown_steps(report: Report) -> tuple[StepReport, ...]:
+    """Return the steps to show; of a guard's those that did something."""
+    return tuple(step for step in report.walked if not is_guards(report) or step.status is not StepStatus.SKIPPED)
+
+
+def incident(report: Report) -> Incident | None:
+    """Return what the log of the guarded command says about its end; None for other reports."""
+    results = next((step.results for step in report.walked if is_guards(report) and "ran_s" in step.results), None)
+    if results is None:
+        return None
+    facts = (
+        ("process", _process(results)),
+        ("at", _text(results, "decided_time")),
+        ("up for", _span(results, "uptime_s") or _span(results, "ran_s")),
+        ("requests", _requests(results)),
+        ("last step", _text(results, "scheduled")),
+        ("vLLM", _text(results, "vllm")),
+        ("torch", _text(results, "torch")),
+    )
+    return Incident(
+        line=_text(results, "decided_by"),
+        facts=tuple((name, text) for name, text in facts if text),
+        # What others raised when a process died is not its traceback.
+        traceback=_lines(results, "traceback") or (() if "died" in results else _lines(results, "stack")),
+        native_stack=_lines(results, "native_stack"),
+    )
+
+
+def _process(results: Mapping[str, Data]) -> str:
+    """Return the process that failed; the one that wrote the line is another where it reports a death."""
+    name = _text(results, "failed_process") or _text(results, "decided_process")
+    wrote = results.get("decided_process") == name
+    pid = f" ({results['decided_pid']})" if wrote and "decided_pid" in results else ""
+    rank = results.get("failed_rank", results.get("decided_rank"))
+    return (f"{name}{pid}" + (f", rank {rank}" if rank is not None else "")) if name else ""
+
+
+def _requests(results: Mapping[str, Data]) -> str:
+    if "requests_answered" not in results:
+        return ""
+    failed = results.get("requests_failed")
+    return f"{results['requests_answered']} answered" + (f", {failed} failed" if failed else "")
+
+
+def _text(results: Mapping[str, Data], name: str) -> str:
+    return str(results.get(name, ""))
+
+
+def _span(results: Mapping[str, Data], name: str) -> str:
+    value = results.get(name)
+    return duration(value) if isinstance(value, int | float) else ""
+
+
+def _lines(results: Mapping[str, Data], name: str) -> tuple[str, ...]:
+    value = results.get(name)
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+# The phrases that the writers of a run's report share.
+
+
+def ended(end: Ended | None) -> str:
+    """Return how a process ended, in words."""
+    if end is None:
+        return "its end was not seen"
+    by = signal_name(end.signal) or (f"signal {end.signal}" if end.signal is not None else None)
+    match end.by:
+        case EndedBy.EXIT:
+            text = f"exit status {end.code}" if end.code is not None else "ended"
+        case EndedBy.SIGNAL:
+            text = by or "ended by a signal"
+        case EndedBy.TIMEOUT:
+            text = "ended by us: out of time"
+        case EndedBy.WATCH:
+            text = "ended by us: a hang"
+        case EndedBy.MATCH:
+            text = "ended by us: all was known"
+        case EndedBy.STOPPED:
+            text = "a server, stopped by us after its requests"
+        case EndedBy.DIED:
+            text = f"a server that ended by itself, exit status {end.code or 0}"
+        case EndedBy.CANCEL:
+            text = "cancelled"
+        case EndedBy.PEER:
+            text = "ended by us: another rank had failed"
+        case EndedBy.DISK:
+            text = "ended by us: the disk was nearly full"
+        case EndedBy.NODE_LOST:
+            text = "the node was lost"
+        case EndedBy.ENGINE_LOST:
+            text = "its end was not seen"
+        case EndedBy.NOT_STARTED:
+            text = "could not be started"
+        case _:
+            assert_never(end.by)
+    text += ", core dumped" if end.core else ""
+    return f"{text} ({end.message})" if end.message else text
+
+
+def outcome(step: StepReport) -> str:
+    """Return what a step showed in words, or its status when it showed nothing."""
+    return (step.outcome.value if step.outcome else step.status.value).replace("_", " ").replace("-", " ")
+
+
+def how_known(source: HowKnown) -> str:
+    """Return the source of a finding, to be read after `known from`."""
+    match source:
+        case HowKnown.GPU_CORE:
+            return "the faulting PC of a GPU core dump and its own line table"
+        case HowKnown.SANITIZER:
+            return "compute-sanitizer's report"
+        case HowKnown.DRIVER:
+            return "the driver's own words"
+        case HowKnown.KERNEL_LOG:
+            return "the kernel log"
+        case HowKnown.STEP_CHANGE:
+            return "a change of behaviour when one thing was changed"
+        case HowKnown.LOG:
+            return "the workload's own log"
+        case HowKnown.HOST_CHECK:
+            return "a check of this machine"
+    assert_never(source)
+
+
+def sureness(finding: Finding) -> str:
+    """Return how sure a finding is, in percent."""
+    return f"{round(finding.confidence * 100)} %"
+
+
+def verdict(report: Report) -> str:
+    """Return what the verdict means in a few words."""
+    lead = report.lead
+    match report.verdict:
+        case Verdict.REPRODUCED:
+            return "fault found" if lead and (lead.location or lead.kernel) else "reproduced, not located"
+        case Verdict.HANG:
+            return "hang found" if lead and (lead.location or lead.kernel) else "hang, not located"
+        case Verdict.FAILED:
+            return "the command failed" if is_guards(report) else "another failure"
+        case Verdict.NOT_REPRODUCED:
+            return "did not show"
+        case Verdict.PASSED:
+            return "nothing wrong found"
+        case Verdict.WARNED:
+            return "warnings only"
+        case Verdict.INCONCLUSIVE:
+            return "inconclusive"
+        case Verdict.OUT_OF_TIME:
+            return "out of time"
+    assert_never(report.verdict)
+
+
+def headline(report: Report) -> str:
+    """Return the one sentence a reader takes away."""
+    lead = report.lead
+    return message(lead) if lead else report.why or verdict(report)
+
+
+def message(finding: Finding) -> str:
+    """Return what a finding says, with the process that it is of where its message does not name it."""
+    if finding.process is None or finding.process in finding.message:
+        return finding.message
+    rank = f", rank {finding.rank}" if finding.rank is not None else ""
+    return f"{finding.message} (in {finding.process}{rank})"
+
+
+def provenance(report: Report) -> str | None:
+    """Return the warning that belongs above everything when this was not a run of the reader's own workload."""
+    origin = f": {report.origin}" if report.origin else ""
+    match report.provenance:
+        case Provenance.REAL:
+            return None
+        case Provenance.REPLAY:
+            return f"Replay of a recorded run{origin}. Nothing was run on this machine's GPU."
+        case Provenance.SYNTHETIC:
+            return f"Synthetic recording{origin}. No GPU ever ran this; it shows the path, not your crash."
+    assert_never(report.provenance)
+
+
+# What each step tried, and whether the fault went away with it: what maintainers ask for first.
+
+
+_SHOWN = {Status.REPRODUCED, Status.HANG, Status.FAIL}
+
+
+class Effect(StrEnum):
+    """What became of the fault when one thing was changed, against the unchanged workload."""
+
+    BASELINE = "baseline"  # the unchanged workload itself
+    SAME = "same"  # the fault showed again
+    GONE = "gone"  # the fault did not show
+    DIFFERENT = "different"  # another failure took its place
+    UNKNOWN = "unknown"  # neither shown nor ruled out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing tried: the step, what it changed in words, how often the fault showed, and the effect."""
+
+    step: str
+    change: str
+    effect: Effect
+    outcome: Status | None
+    shown: int
+    attempts: int
+
+    @property
+    def rate(self) -> str:
+        """Return how often the fault showed, as `2 of 3`."""
+        return f"{self.shown} of {self.attempts}"
+
+
+def changes(report: Report) -> tuple[Change, ...]:
+    """Return what was tried on the workload, in order; steps that only read what was left behind are no trial."""
+    trials = [s for s in report.walked if s.builtin is None and s.status is StepStatus.FINISHED and s.attempts]
+    baseline = trials[0] if trials else None
+    return tuple(_change(step, baseline) for step in trials if baseline)
+
+
+def delta(step: StepReport) -> tuple[str, ...]:
+    """Return a step's changes: `CUDA_LAUNCH_BLOCKING=1`, `unset X`, `+ --flag`, `- --flag`, `plug-in: --flag`."""
+    env = [
+        f"unset {name}" if value is None else f"{name}={shlex.quote(value)}" for name, value in step.env_change.items()
+    ]
+    change = step.argv_change
+    argv = [f"{shlex.join(change.wrap)} …"] if change.wrap else []
+    argv += [f"+ {shlex.join(change.append)}"] if change.append else []
+    argv += [f"- {shlex.join(change.remove)}"] if change.remove else []
+    if step.engine_args:
+        argv.append(f"{'plug-in: ' if step.plugged else '+ '}{shlex.join(step.engine_args)}")
+    return (*env, *argv)
+
+
+def _change(step: StepReport, baseline: StepReport) -> Change:
+    shown = {attempt.attempt for attempt in step.attempts if attempt.reproduced}  # on whichever rank
+    return Change(
+        step=step.id,
+        change=", ".join(delta(step)) or "nothing: the workload as given",
+        effect=Effect.BASELINE if step is baseline else _effect(step, baseline),
+        outcome=step.outcome,
+        shown=len(shown),
+        attempts=len({attempt.attempt for attempt in step.attempts}),
+    )
+
+
+def _effect(step: StepReport, baseline: StepReport) -> Effect:
+    if baseline.outcome not in _SHOWN:
+        return Effect.UNKNOWN
+    if step.outcome is baseline.outcome:
+        return Effect.SAME
+    if step.outcome is Status.NOT_REPRODUCED:
+        return Effect.GONE
+    return Effect.DIFFERENT if step.outcome in _SHOWN else Effect.UNKNOWN
+
+
+# JSON: docs/schemas/run-v1.schema.json is the contract and says what each field means.
+
+
+def report_json(report: Report) -> str:
+    """Return the report as indented JSON that ends with a newline."""
+    return json_text(report_document(report))
+
+
+def report_document(report: Report) -> dict[str, Any]:
+    """Return the report as plain values."""
+
+    def identifier(found: Finding | None) -> str | None:
+        return next((f"F{number}" for number, one in enumerate(report.findings, 1) if one is found), None)
+
+    return {
+        "schema": "vdbg-env/run/v1",
+        "run": report.run,
+        "runbook": report.runbook,
+        "title": report.title,
+        "verdict": report.verdict,
+        "why": report.why,
+        "exit_status": report.exit_status,
+        "provenance": report.provenance,
+        "origin": report.origin,
+        "tool_version": report.tool_version,
+        "started": report.started,
+        "duration_s": report.duration_s,
+        "workload": list(report.workload),
+        "steps": [
+            _step_json(step, [identifier(f) for f in report.findings if f.step == step.id]) for step in report.walked
+        ],
+        "not_reached": [step.id for step in report.steps if step not in report.walked],
+        "findings": [_finding_json(found, identifier(found)) for found in report.findings],
+        "lead": identifier(report.lead),
+        "fingerprint": report.fingerprint and vars(report.fingerprint),
+        "changes": [vars(change) for change in changes(report)],
+        "next_steps": [vars(step) for step in report.next_steps],
+        "sources": [vars(excerpt) for excerpt in report.excerpts],
+        "hangs": [_hang_json(histogram) for histogram in report.histograms],
+        "environment": dict(report.environment),
+        "notes": list(report.notes),
+    }
+
+
+def _step_json(step: StepReport, findings: list[str | None]) -> dict[str, Any]:
+    change = step.argv_change
+    return {
+        "id": step.id,
+        "name": step.name,
+        "status": step.status,
+        "outcome": step.outcome,
+        "message": step.message,
+        "next": step.next,
+        "ended": _ended_json(step.ended),
+        "argv": list(step.argv),
+        "argv_change": {"append": change.append, "remove": change.remove, "wrap": change.wrap},
+        "env": dict(step.env),
+        "env_change": dict(step.env_change),
+        "engine_args": {"flags": step.engine_args, "plugged": step.plugged},
+        "builtin": step.builtin,
+        "started_s": step.started_s,
+        "duration_s": step.duration_s,
+        "attempts": [_attempt_json(attempt) for attempt in step.attempts],
+        "findings": findings,
+        "evidence": [vars(match) for match in step.evidence],
+        "results": dict(step.results),
+        "artifacts": [vars(artifact) for artifact in step.artifacts],
+        "notes": list(step.notes),
+    }
+
+
+def _attempt_json(seen: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": seen.attempt,
+        "rank": seen.rank,
+        "host": seen.host,
+        "ended": _ended_json(seen.ended),
+        "duration_s": seen.duration_s,
+        "reproduced": seen.reproduced,
+        "output_bytes": seen.output_bytes,
+        "directory": seen.directory,
+        "held_by": seen.held_by,
+        "part": seen.part,
+        "root_cause": seen.root_cause and vars(seen.root_cause),
+        "node": dict(seen.node),
+        "workers": [vars(worker) for worker in seen.workers],
+        "deaths": [vars(death) for death in seen.deaths],
+        "notes": list(seen.notes),
+    }
+
+
+def _ended_json(end: Ended | None) -> dict[str, Any] | None:
+    if end is None:
+        return None
+    return {
+        "by": end.by,
+        "code": end.code,
+        "signal": end.signal,
+        "signal_name": signal_name(end.signal),
+        "core": end.core,
+        "message": end.message,
+    }
+
+
+def _finding_json(found: Finding, identifier: str | None) -> dict[str, Any]:
+    return {
+        "id": identifier,
+        "rule": found.rule,
+        "level": found.level,
+        "message": found.message,
+        "kernel": found.kernel,
+        "location": found.location and _frame_json(found.location),
+        "chain": [_frame_json(frame) for frame in found.chain],
+        "how_known": found.how_known,
+        "confidence": found.confidence,
+        "step": found.step,
+        "artifact": found.artifact,
+        "next_step": str(found.next_step) if found.next_step else None,
+        "process": found.process,
+        "rank": found.rank,
+        "address": found.address,
+    }
+
+
+def _frame_json(frame: SourceFrame) -> dict[str, Any]:
+    place = {"function": frame.function, "file": frame.file, "line": frame.line}
+    return place | ({"headers": vars(frame.headers)} if frame.headers else {})
+
+
+def _hang_json(histogram: WarpHistogram) -> dict[str, Any]:
+    warps = [
+        {
+            "pc": f"{group.pc:#x}",
+            "kernel": group.kernel,
+            "offset": None if group.offset is None else f"{group.offset:#x}",
+            "count": group.count,
+            "chain": [_frame_json(frame) for frame in group.chain],
+            "state": group.state,
+        }
+        for group in histogram.groups
+    ]
+    return {"core": histogram.core, "step": histogram.step, "total": histogram.total, "warps": warps}

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, assert_never
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, assert_never
 
-from vdbg_env.common.errors import Complaint
-from vdbg_env.report.codec.document import ABSENT, Document, Source, field
-from vdbg_env.runbook.machine import Plan, PlannedStep, Whether
+from vdbg_env.common.yaml_source import Complaint
+from vdbg_env.runbook.machine import Plan, PlannedStep
 from vdbg_env.runbook.model import (
-    Data,
     End,
-    Input,
-    KillPolicy,
     Manual,
     Next,
     Outcome,
     Run,
     Runbook,
-    Status,
     Step,
     ToRunbook,
     ToStep,
@@ -43,115 +39,57 @@ def next_text(target: Next) -> str:
             assert_never(target)
 
 
-def _of_run(read: Source) -> Any:
-    """A field that only a step with a command has; `read` is given its invocation and its step."""
-
-    def source(planned: PlannedStep, _: object) -> object:
-        ran = isinstance(planned.step, Run) and planned.invocation is not None
-        return read(planned.invocation, planned.step) if ran else ABSENT
-
-    return field(source, may_be_absent=True)
+# JSON: docs/schemas/runbook-plan-v1.schema.json is the contract and says what each field means.
 
 
-def _of_step(kind: type[Step], read: Source) -> Any:
-    """A field that only one kind of step has."""
-    return field(lambda planned, _: read(planned.step, None) if isinstance(planned.step, kind) else ABSENT,
-                 may_be_absent=True)  # fmt: skip
-
-
-def _kind(planned: PlannedStep, _: object) -> object:
-    match planned.step:
-        case Uses():
-            return "uses"
-        case Manual():
-            return "manual"
-        case _:
-            return "run" if planned.invocation else ABSENT
-
-
-def _time_limit(planned: PlannedStep, _: object) -> object:
-    match planned.step:
-        case Uses() as step:
-            return step.timeout_s
-        case Manual() as step:
-            return step.question.timeout_s
-        case _:
-            return planned.invocation.timeout_s if planned.invocation else ABSENT
-
-
-class LeadsTo(Document):
-    """An outcome or a choice, when it is taken, and where it leads."""
-
-    outcome: str = field(lambda row, _: row[0])
-    when: str | None = field(lambda row, _: row[1])
-    next: str = field(lambda row, _: next_text(row[2]))
-
-
-class Changes(Document):
-    """What a step changes of the command as given; what it leaves as it is, is absent."""
-
-    wrap: list[str] = field(lambda changes, _: changes.get("wrap", ABSENT), may_be_absent=True)
-    append: list[str] = field(lambda changes, _: changes.get("append", ABSENT), may_be_absent=True)
-    remove: list[str] = field(lambda changes, _: changes.get("remove", ABSENT), may_be_absent=True)
-    env: dict[str, str | None] = field(lambda changes, _: changes.get("env", ABSENT), may_be_absent=True)
-
-
-class Kill(Document, of=KillPolicy):
-    """How a step is ended: the signal, and the seconds until SIGKILL."""
-
-    signal: str
-    grace_s: float
-
-
-class StepDocument(Document, of=PlannedStep):
-    """A step of the plan. The fields behind `kind` are those of its kind; a step that is not run has no `kind`."""
-
-    id: str = field("step.id")
-    title: str = field("step.title")
-    runs: Whether
-    why_not: str | None
-    leads_to: list[LeadsTo]
-    kind: Literal["run", "uses", "manual"] = field(_kind, may_be_absent=True)
-    uses: str = _of_step(Uses, lambda step, _: step.uses)
-    prompt: str = _of_step(Manual, lambda step, _: step.question.prompt)
-    default: str = _of_step(Manual, lambda step, _: step.question.default)
-    argv: list[str] = _of_run(lambda command, _: command.argv)
-    env: dict[str, str | None] = _of_run(lambda command, _: command.env)
-    changes: Changes = field(lambda planned, _: planned.changes if planned.invocation else ABSENT, may_be_absent=True)
-    attempts: int = _of_run(lambda _, step: step.repeat.count)
-    timeout_s: float | None = field(_time_limit, may_be_absent=True)
-    kill: Kill = _of_run(lambda command, _: command.kill)
-    matchers: list[str] = _of_run(lambda command, _: [matcher.name for matcher in command.matchers])
-    artifacts: list[str] = _of_run(lambda command, _: [rule.glob for rule in command.artifacts])
-    readers: list[str] = _of_run(lambda _, step: [str(reader) for reader in step.readers])
-
-
-class RunbookOfPlan(Document, of=Runbook):
-    """The runbook that was planned."""
-
-    name: str
-    file: str
-    digest: str
-
-
-class PlanDocument(Document, of=Plan):
-    """What a runbook would do with these inputs on this host. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/runbook-plan/v1"]
-    runbook: RunbookOfPlan
-    inputs: dict[str, Any] = field(lambda plan, _: _shown_inputs(plan))
-    on: str = field("facts.on")
-    image: str | None
-    ranks: int | None
-    nodes: int | None
-    steps: list[StepDocument]
-
-
-def _shown_inputs(plan: Plan) -> Mapping[str, Data]:
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as plain values; what is not run has no `kind`."""
     return {
-        name: "***" if wanted.sensitive and plan.inputs.get(name) is not None else plan.inputs.get(name)
-        for name, wanted in plan.runbook.inputs.items()
+        "schema": "vdbg-env/runbook-plan/v1",
+        "runbook": {"name": plan.runbook.name, "file": plan.runbook.file, "digest": plan.runbook.digest},
+        "inputs": {
+            name: "***" if wanted.sensitive and plan.inputs.get(name) is not None else plan.inputs.get(name)
+            for name, wanted in plan.runbook.inputs.items()
+        },
+        "on": plan.facts.on,
+        "image": plan.image,
+        "ranks": plan.ranks,
+        "nodes": plan.nodes,
+        "steps": [_planned_json(planned) for planned in plan.steps],
     }
+
+
+def _planned_json(planned: PlannedStep) -> dict[str, Any]:
+    step, ran = planned.step, planned.invocation
+    document: dict[str, Any] = {
+        "id": step.id,
+        "title": step.title,
+        "runs": planned.runs,
+        "why_not": planned.why_not,
+        "leads_to": [
+            {"outcome": outcome, "when": when, "next": next_text(target)} for outcome, when, target in planned.leads_to
+        ],
+    }
+    match step:
+        case Uses():
+            return document | {"kind": "uses", "uses": step.uses, "timeout_s": step.timeout_s}
+        case Manual(question=asked):
+            document |= {"kind": "manual", "prompt": asked.prompt, "default": asked.default}
+            return document | {"timeout_s": asked.timeout_s}
+        case Run() if ran:
+            return document | {
+                "kind": "run",
+                "argv": list(ran.argv),
+                "env": dict(ran.env),
+                "changes": planned.changes,
+                "attempts": step.repeat.count,
+                "timeout_s": ran.timeout_s,
+                "kill": {"signal": ran.kill.signal, "grace_s": ran.kill.grace_s},
+                "matchers": [matcher.name for matcher in ran.matchers],
+                "artifacts": [rule.glob for rule in ran.artifacts],
+                "readers": [str(reader) for reader in step.readers],
+            }
+    return document
 
 
 def as_text(plan: Plan) -> str:
@@ -305,83 +243,56 @@ def shared_step_text(library: Library, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-class ListEntry(Document):
-    """A runbook that was found, and where it is from."""
-
-    name: str = field(lambda found, _: found[1].name)
-    title: str = field(lambda found, _: found[1].title)
-    labels: list[str] = field(lambda found, _: found[1].labels)
-    origin: str = field(lambda found, _: found[0].origin)
-    file: str = field(lambda found, _: str(found[0].path))
+# JSON: docs/schemas/runbooks-{list,lint,show}-v1.schema.json are the contracts.
 
 
-class RunbookList(Document):
-    """The runbooks that are found. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/runbooks-list/v1"]
-    runbooks: list[ListEntry] = field(lambda found, _: found)
-
-
-class ComplaintEntry(Document, of=Complaint):
-    """One thing wrong at one place of a file; line and column are 1-based."""
-
-    file: str
-    line: int
-    column: int
-    what: str
-    suggestion: str | None
+def list_json(found: Iterable[tuple[str, Path, Runbook]]) -> dict[str, Any]:
+    """Return the runbooks that are found, each with its origin and its file."""
+    runbooks = [
+        {"name": x.name, "title": x.title, "labels": x.labels, "origin": origin, "file": str(path)}
+        for origin, path, x in found
+    ]
+    return {"schema": "vdbg-env/runbooks-list/v1", "runbooks": runbooks}
 
 
-class Lint(Document):
-    """What is wrong with runbooks, and how many were checked. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/runbooks-lint/v1"]
-    checked: int = field(lambda _, checked: checked)
-    complaints: list[ComplaintEntry] = field(lambda found, _: found)
-
-
-class InputEntry(Document, of=Input):
-    """An input of a runbook."""
-
-    name: str
-    type: str
-    required: bool
-    default: Any
-    description: str
+def lint_json(complaints: Iterable[Complaint], checked: int) -> dict[str, Any]:
+    """Return what is wrong with runbooks, and how many were checked."""
+    found = [
+        {"file": one.file, "line": one.line, "column": one.column, "what": one.what, "suggestion": one.suggestion}
+        for one in complaints
+    ]
+    return {"schema": "vdbg-env/runbooks-lint/v1", "checked": checked, "complaints": found}
 
 
-class OutcomeEntry(Document, of=Outcome):
-    """An outcome of a step, when it is the one, and where it leads."""
-
-    outcome: Status = field("status")
-    when: str | None
-    rule: str | None
-    next: str = field(lambda outcome, _: next_text(outcome.next))
-
-
-class StepEntry(Document):
-    """A step of a runbook."""
-
-    id: str
-    title: str
-    explanation: str
-    if_: str | None = field("condition")
-    outcomes: list[OutcomeEntry]
-
-
-class Shown(Document, of=Runbook):
-    """A runbook: its inputs, what it looks for, and its steps. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/runbooks-show/v1"]
-    name: str
-    title: str
-    description: str
-    labels: list[str]
-    file: str
-    digest: str
-    inputs: list[InputEntry] = field(lambda runbook, _: runbook.inputs.values())
-    matchers: dict[str, str] = field(lambda runbook, _: {x.name: x.pattern for x in runbook.matchers.values()})
-    steps: list[StepEntry]
+def show_json(runbook: Runbook) -> dict[str, Any]:
+    """Return a runbook: its inputs, what it looks for, and its steps."""
+    return {
+        "schema": "vdbg-env/runbooks-show/v1",
+        "name": runbook.name,
+        "title": runbook.title,
+        "description": runbook.description,
+        "labels": runbook.labels,
+        "file": runbook.file,
+        "digest": runbook.digest,
+        "inputs": [
+            {"name": x.name, "type": x.type, "required": x.required, "default": x.default, "description": x.description}
+            for x in runbook.inputs.values()
+        ],
+        "matchers": {matcher.name: matcher.pattern for matcher in runbook.matchers.values()},
+        "steps": [
+            {
+                "id": step.id,
+                "title": step.title,
+                "explanation": step.explanation,
+                "if": step.condition,
+                "outcomes": [
+                    {"outcome": one.status, "when": one.when, "rule": one.rule, "next": next_text(one.next)}
+                    for one in step.outcomes
+                ],
+            }
+            for step in runbook.steps
+        ],
+    }
 
 
 def _leads(step: Step) -> Iterator[str]:

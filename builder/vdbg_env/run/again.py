@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from vdbg_env.common.console import json_text, printable, size_text
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.printable import printable
-from vdbg_env.common.size import size_text
 from vdbg_env.crash.files import CoreFiles, SourceText
 from vdbg_env.record.event_log import Event, read_events, well_formed
 from vdbg_env.record.export_run import Export, export_run
@@ -18,11 +17,9 @@ from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.record.secrets import secret_values
 from vdbg_env.report.assemble import SHOWED, run_report
-from vdbg_env.report.codec.document import Document, field
 from vdbg_env.report.model import Report
 from vdbg_env.run.begin import pseudonyms
 from vdbg_env.run.history import condition
-from vdbg_env.run.host import ThisHost
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.state import Facts
@@ -38,7 +35,6 @@ def report_anew(
     *,
     cores: CoreFiles,
     sources: SourceText,
-    host: ThisHost,
 ) -> Report:
     """Return the report of a run up to where its record ends, made by this release.
 
@@ -63,7 +59,7 @@ def report_anew(
         out_of_time = known.get("out_of_time") is True
         finish = machine.cut_short(progress.state, str(known.get("why") or cut), out_of_time=out_of_time)[1]
     elapsed = log.last.elapsed_s if log.last else None
-    redactor = Redactor(secret_values(environment), pseudonyms(host, {}, (head.host,)) if head.pseudonyms else None)
+    redactor = Redactor(secret_values(environment), pseudonyms({}, (head.host,)) if head.pseudonyms else None)
     return run_report(
         head,
         progress,
@@ -77,7 +73,7 @@ def report_anew(
 
 
 def redact_again(
-    run: RunDirectory, environment: Mapping[str, str], host: ThisHost, *, hosts: tuple[str, ...] | None = None
+    run: RunDirectory, environment: Mapping[str, str], *, hosts: tuple[str, ...] | None = None
 ) -> Redacted:
     """Redact a run once more and return what changed; raises BadInput while a process works on it.
 
@@ -86,7 +82,7 @@ def redact_again(
     """
     with run.locked():
         literals = secret_values(environment)
-        names = None if hosts is None else pseudonyms(host, {}, (*hosts, run.read_head().host))
+        names = None if hosts is None else pseudonyms({}, (*hosts, run.read_head().host))
         return redact_run(run.path, Redactor(literals, names), literals)
 
 
@@ -94,7 +90,6 @@ def export(
     run: RunDirectory,
     target: Path,
     environment: Mapping[str, str],
-    host: ThisHost,
     *,
     cores: bool = False,
     hosts: tuple[str, ...] | None = None,
@@ -113,7 +108,7 @@ def export(
         lead = next((f["message"] for f in report["findings"] if f["id"] == report.get("lead")), report.get("why"))
         wanted = {str(step["id"]) for step in steps}
     literals = secret_values(environment)
-    names = None if hosts is None else pseudonyms(host, {}, (*hosts, head.host))
+    names = None if hosts is None else pseudonyms({}, (*hosts, head.host))
     return export_run(
         run,
         target,
@@ -171,13 +166,14 @@ def as_text(export: Export) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-class ExportDocument(Document, of=Export):
-    """An archive of a run that was written. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/runs-export/v1"]
-    path: str
-    size: int = field(doc="Bytes of the archive.")
-    files: dict[str, int] = field(
-        lambda export, _: dict(export.files), doc="The bytes of each file in it, by its name."
+def as_json(export: Export) -> str:
+    """Return what was written as docs/schemas/runs-export-v1.schema.json describes it."""
+    return json_text(
+        {
+            "schema": "vdbg-env/runs-export/v1",
+            "path": export.path,
+            "size": export.size,
+            "files": dict(export.files),
+            "notes": export.notes,
+        }
     )
-    notes: list[str]

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.common.reading import opened, parse_json
+from vdbg_env.common.files import NotAFile, opened, parse_json, refusal_cause
 from vdbg_env.common.stop import in_background
-from vdbg_env.common.writing import NotAFile, refusal_cause
 from vdbg_env.evidence.finding import Artifact, Observation
-from vdbg_env.evidence.logs.torchrun import root_cause
+from vdbg_env.evidence.process_death import root_cause
 from vdbg_env.evidence.stacks import stopped_and_running
-from vdbg_env.record.files import disarm
 from vdbg_env.record.masking import mask_artifact
-from vdbg_env.record.values import from_document
+from vdbg_env.record.progress import from_document
+from vdbg_env.record.run_directory import disarm
+from vdbg_env.run.placement import Layout, StartedStep, StepRunner
 from vdbg_env.runbook.model import ArtifactRule
-from vdbg_env.runbook.state import Invocation
+from vdbg_env.runbook.state import Invocation, placed
 from vdbg_env.supervisor import control_files, process_tree
 from vdbg_env.supervisor.job import Job
 
@@ -390,3 +390,59 @@ class SupervisedStep(ABC):
 def has_ended(directory: Path) -> bool:
     """Whether the supervisor has written the end."""
     return (directory / control_files.ENDED).exists()
+
+
+# An attempt of one rank.
+
+
+HOST = "localhost"
+
+
+class OneRank:
+    """A StepPlacement of one rank that `runner` starts."""
+
+    def __init__(self, runner: StepRunner) -> None:
+        self._runner = runner
+
+    def layout(self, invocation: Invocation) -> Layout:
+        """Return one rank, whose folder is known beforehand."""
+        return Layout(folder=f"{HOST}-0")
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedRanks:
+        """Start the rank; see `StepPlacement.start`."""
+        folder = directory / f"{HOST}-0"
+        return StartedRanks(self._runner.start(on_this_host(invocation, folder, 0), folder))
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedRanks | None:
+        """Take over the rank; see `StepPlacement.adopt`."""
+        folder = directory / f"{HOST}-0"
+        step = self._runner.adopt(on_this_host(invocation, folder, 0), folder)
+        return None if step is None else StartedRanks(step)
+
+
+class StartedRanks:
+    """A StartedAttempt of ranks that are waited for one after the other."""
+
+    def __init__(self, *steps: StartedStep) -> None:
+        self._steps = steps
+        self._seen: list[Observation] = []
+
+    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
+        """Return what was seen of each rank, once all have ended."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for step in self._steps[len(self._seen) :]:
+            seen = step.wait(None if until is None else max(0.0, until - time.monotonic()))
+            if seen is None:
+                return None
+            self._seen.append(seen)
+        return tuple(self._seen)
+
+    def cancel(self, *, firmly: bool = False) -> None:
+        """Have all ranks ended."""
+        for step in self._steps:
+            step.cancel(firmly=firmly)
+
+
+def on_this_host(invocation: Invocation, folder: Path, rank: int) -> Invocation:
+    """Return the invocation of one rank, with its number, host and folder filled in."""
+    return placed(invocation, attempt=invocation.attempt, rank=rank, host=HOST, directory=str(folder.resolve()))

@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
+import secrets
 import shlex
+import socket
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from platformdirs import user_state_path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gpucore.lineinfo import LineinfoReport, Verdict, verify
-from vdbg_env import __version__
-from vdbg_env.build.gpus import read_gpus
 from vdbg_env.common import yaml_source
-from vdbg_env.common.clock import Clock
-from vdbg_env.common.errors import BAD_INPUT, BadDocument, BadInput, HostNotAble, nearest
-from vdbg_env.common.programs import ProgramRunner
-from vdbg_env.common.resources import data_dir
-from vdbg_env.common.yaml_source import YamlSource
+from vdbg_env.common.errors import BAD_INPUT, BadInput, HostNotAble, nearest
+from vdbg_env.common.flags import flag, named_values, read_by
+from vdbg_env.common.programs import ProgramRunner, read_gpus
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.yaml_source import BadDocument, YamlSource
 from vdbg_env.crash.files import BinarySource
 from vdbg_env.engine.client import connect
 from vdbg_env.engine.containers import DockerContainers
 from vdbg_env.engine.request import RunRequest, settled
 from vdbg_env.engine.targets import dump_store
 from vdbg_env.image.plan import LABEL_PROOF
-from vdbg_env.image.settings import Mount, StepContainer, StepImage
+from vdbg_env.image.settings import Mount, StepContainer, StepImage, parse_size
 from vdbg_env.record.redactor import Pseudonyms, Redactor
-from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
-from vdbg_env.record.runs import find_run, runs_home
-from vdbg_env.record.secrets import as_literals, secret_values
-from vdbg_env.record.values import to_document
-from vdbg_env.run.execute import RunOrder
-from vdbg_env.run.host import ThisHost
+from vdbg_env.record.run_directory import RunHead, part_of
+from vdbg_env.record.runs import complete_run
 from vdbg_env.run.library import RunbookLibrary
-from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace
+from vdbg_env.run.placement import PlacementRequest, StepPlace
 from vdbg_env.run.stale import installed_versions, toolkit_release, workload_libraries, workload_python
-from vdbg_env.runbook import machine, workload
-from vdbg_env.runbook.machine import final_inputs, unattended, unmet
-from vdbg_env.runbook.model import SYNTHETIC, TOOLS, Data, Runbook
+from vdbg_env.runbook import workload
+from vdbg_env.runbook.machine import final_inputs
+from vdbg_env.runbook.model import SYNTHETIC, TOOLS, Runbook, duration_s
 from vdbg_env.runbook.state import Facts
 from vdbg_env.runbook.workload import Inputs
 
-if TYPE_CHECKING:
-    pass
-
-
+_LOWEST_PORT, _TRIES = 10_000, 64
 _LABEL_CUDA = "dev.vdbg-env.cuda"
 _LABEL_SOURCE = "org.opencontainers.image.source"
 _VLLM = "pkg:pypi/vllm@"
@@ -152,34 +146,55 @@ IN_A_POD = "run it inside a pod that you have: vdbg-env render --format k8s --fo
 
 @dataclass(frozen=True, kw_only=True)
 class RunbookRequest:
-    """The flags of `vdbg-env runbook`, as given; `total_s` in seconds, `container` None where steps run here.
+    """What was asked for: the flags of `vdbg-env runbook` as fields, and what goes with them.
 
-    With `at_once` nothing is looked up before the first step is started. What the run `from_run` has seen is not run
-    again. `folder` is where COMMAND starts and `recorded` what that run's inputs were, both of a recorded run that
-    COMMAND is taken from; `typed_in` is where relative paths of `inputs` start. Below `disk_floor` bytes of free space
-    no step is started, and one that runs is ended.
+    `container` is None where steps run here. With `at_once` nothing is looked up before the first step is started. What
+    the run `from_run` has seen is not run again. `folder` is where COMMAND starts and `recorded` what that run's inputs
+    were, both of a recorded run that COMMAND is taken from; `typed_in` is where relative paths of `inputs` start. Below
+    `disk_floor` bytes of free space no step is started, and one that runs is ended.
     """
 
-    runbook: str
-    files: tuple[Path, ...] = ()
+    runbook: str = ""
     argv: tuple[str, ...] = ()
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    run_dir: Path | None = None
-    record: Path | None = None
-    replay: Path | None = None
-    resume: str | None = None
-    total_s: float | None = None
-    batch: bool = False
-    bisect: bool = False
+    files: tuple[Path, ...] = flag("-f", "--file", default=(), help="A runbook file to look in first.")
+    inputs: Mapping[str, str] = flag(
+        "-i", "--input", default=dict, multiple=True, callback=named_values, metavar="NAME=VALUE",
+        help="An input of the runbook, as `vdbg-env runbooks show NAME` lists them; repeatable.",
+    )  # fmt: skip
+    run_dir: Path | None = flag(help="The folder of this run's record.")
+    record: Path | None = flag(help="Also write a recording that can be replayed.")
+    replay: Path | None = flag(
+        path={"exists": True, "file_okay": False}, help="Run nothing: take what each step gave from a recording."
+    )
+    resume: str | None = flag(
+        metavar="RUN",
+        help="Continue a run that was cut short, or `latest`; it knows NAME and COMMAND.",
+        shell_complete=complete_run,
+    )
+    from_run: str | None = flag(
+        "--from", metavar="RUN", shell_complete=complete_run,
+        help="Start from an earlier run: reuse its command, place and results, and run only what is still open.",
+    )  # fmt: skip
+    total_s: float | None = flag(
+        "--total-time", callback=read_by(duration_s), metavar="DURATION",
+        help="End the whole run after this time (status 124).",
+    )  # fmt: skip
+    disk_floor: int | None = flag(
+        callback=read_by(lambda text: parse_size(text, "--disk-floor")), metavar="SIZE",
+        help="Start no step below this much free space, and end one that runs (1g if not given).",
+    )  # fmt: skip
+    batch: bool = flag(default=False, help="Ask no questions: each takes its default at once.")
+    bisect: bool = flag(default=False, help="Exit as `git bisect run` expects: 1 reproduced, 0 not, 125 unclear.")
+    plan: bool = flag(default=False, help="Show each step's final command line and variables; start nothing.")
+    pseudonyms: bool = flag(
+        default=False, help="Replace host names and addresses by pseudonyms, the same in all your runs."
+    )
+    json: bool = flag(default=False, help="Print the report (or the plan) as JSON on stdout.")
     container: ContainerRequest | None = None
     placement: PlacementRequest | None = None
-    json: bool = False
-    pseudonyms: bool = False
     at_once: bool = False
-    from_run: str | None = None
     folder: str = ""
     recorded: Mapping[str, str] = field(default_factory=dict)
-    disk_floor: int | None = None
     typed_in: str = ""
 
 
@@ -257,14 +272,13 @@ def prepare(
     request: RunbookRequest,
     library: RunbookLibrary,
     environment: Mapping[str, str],
-    project: YamlSource | None,
-    host: ThisHost,
 ) -> tuple[Runbook, Inputs]:
-    """Find and lint the runbook and make its inputs final; `project` is the current folder's `vdbg.yaml`.
+    """Find and lint the runbook and make its inputs final, with those of the current folder's `vdbg.yaml`.
 
     Without a command line its workload is taken. Raises BadInput and BadDocument.
     """
     runbook = library.load(request.runbook)
+    project = library.project()
     settings = yaml_source.validate(_Project, project) if project else _Project()
     if project:
         _check_names(settings, runbook, library, project)
@@ -275,7 +289,7 @@ def prepare(
         paths = (name for name in request.inputs if name in runbook.inputs and runbook.inputs[name].type == "path")
         typed = {name: request.inputs[name] for name in paths if request.inputs[name] != SYNTHETIC}
         given |= {name: str(PurePath(request.typed_in, path)) for name, path in typed.items()}
-    return runbook, _at_its_port(final_inputs(runbook, given, argv, environment), host)
+    return runbook, _at_its_port(final_inputs(runbook, given, argv, environment))
 
 
 def _check_names(settings: _Project, runbook: Runbook, library: RunbookLibrary, project: YamlSource) -> None:
@@ -293,7 +307,7 @@ def _check_names(settings: _Project, runbook: Runbook, library: RunbookLibrary, 
         raise BadDocument(complaints, next_step="vdbg-env runbooks show NAME lists the inputs of a runbook")
 
 
-def _at_its_port(inputs: Inputs, host: ThisHost) -> Inputs:
+def _at_its_port(inputs: Inputs) -> Inputs:
     """Return the inputs with the server's port put into the workload's command line, a free one for `auto`."""
     asked = inputs.get("port")
     if asked is None or not inputs.workload.argv:
@@ -306,7 +320,7 @@ def _at_its_port(inputs: Inputs, host: ThisHost) -> Inputs:
             "the inputs 'port' and 'url' both say where the server listens",
             next_step="leave out url: it is read from the command line, into which the port is put",
         )
-    port = host.free_port() if text == "auto" else int(text)
+    port = free_port() if text == "auto" else int(text)
     argv = workload.with_port(inputs.workload.argv, port)
     if argv is None:
         raise BadInput(
@@ -315,6 +329,20 @@ def _at_its_port(inputs: Inputs, host: ThisHost) -> Inputs:
             next_step="write the server's own command line after --, or leave out -i port",
         )
     return Inputs({**inputs, "argv": list(argv), "port": str(port)})
+
+
+def free_port() -> int:
+    """Return a port that no process has, and that the kernel gives to none by itself; raises HostNotAble."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        first = 32768
+    for _ in range(_TRIES):
+        port = _LOWEST_PORT + secrets.randbelow(max(1, first - _LOWEST_PORT))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise HostNotAble("no free port was found", next_step="name one: -i port=PORT")
 
 
 def recorded_placement(head: RunHead) -> PlacementRequest | None:
@@ -441,14 +469,28 @@ _VARIABLES = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_LAUNCH_NODE_IPADDR",
 _NOT_NAMES = {"", "localhost"}
 
 
-def pseudonyms(host: ThisHost, environment: Mapping[str, str], further: Iterable[str] = ()) -> Pseudonyms:
+def pseudonyms(environment: Mapping[str, str], further: Iterable[str] = ()) -> Pseudonyms:
     """Return pseudonyms for this machine's name, for the hosts an environment names, and for `further` names.
 
     A name that is a pseudonym already is left out: a run must not get pseudonyms of pseudonyms.
     """
-    known = {host.name(), *(environment.get(name, "") for name in _VARIABLES), *further}
+    known = {socket.gethostname(), *(environment.get(name, "") for name in _VARIABLES), *further}
     names = {part for name in known for part in (name, name.partition(".")[0])} - _NOT_NAMES
-    return Pseudonyms(host.pseudonym_key(), tuple(sorted(name for name in names if _is_name(name))))
+    return Pseudonyms(_pseudonym_key(), tuple(sorted(name for name in names if _is_name(name))))
+
+
+def _pseudonym_key() -> bytes:
+    """Return this user's key, made at first use; next to a run it would undo its purpose."""
+    path = user_state_path("vdbg-env", appauthor=False) / "pseudonym.key"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    with os.fdopen(descriptor, "wb") as file:
+        key = secrets.token_bytes(32)
+        file.write(key)
+    return key
 
 
 def has_pseudonym(text: str) -> bool:
@@ -460,250 +502,6 @@ def _is_name(text: str) -> bool:
     return not _PSEUDONYM.fullmatch(text) and any(letter.isalpha() for letter in text)  # addresses are found by form
 
 
-# Begin a new run in a new folder, or resume one that was cut short as it was begun.
-
-
-def begin(
-    request: RunbookRequest,
-    place: StepPlace,
-    library: RunbookLibrary,
-    *,
-    project: YamlSource | None,
-    environment: Mapping[str, str],
-    host: ThisHost,
-    clock: Clock,
-    interactive: bool,
-) -> RunOrder:
-    """Return a new run, or the one to be resumed; `environment` is that of this process, not of the place.
-
-    Raises BadInput, BadDocument and HostNotAble.
-    """
-    if request.resume:
-        return _resumed(request, place, library, environment, host)
-    runbook, inputs = prepare(request, library, environment, project, host)
-    _check_port(request, runbook, inputs, host)
-    workload = inputs.workload.argv
-    facts = gather_facts(request, place, runbook, workload, interactive=interactive)
-    _check_attended(request, runbook, inputs, facts)
-    names = pseudonyms(host, {**place.environment, **environment}) if request.pseudonyms else None
-    redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
-    started = datetime.fromtimestamp(clock.wall(), UTC)
-    name = f"{started:%Y%m%d-%H%M%S}-{runbook.name}-{host.token()}"
-    directory = RunDirectory(request.run_dir or runs_home(environment) / name)
-    no_run_in(directory, request.runbook)
-    if not request.replay:
-        _check_requirements(runbook, facts, directory.free_space())
-        _check_room(request, directory)
-    head = RunHead(
-        run=directory.path.name,
-        runbook=runbook.name,
-        runbook_file=library.full_path(runbook.file),
-        digest=runbook.digest,
-        started=started.isoformat(timespec="seconds"),
-        workload=redactor.argv(workload),
-        inputs=_redacted_inputs(runbook, inputs, redactor),
-        facts=to_document(facts),
-        tool_version=__version__,
-        host=redactor.text(host.name()),
-        environment=place.in_words,
-        **container_record(place, redactor),
-        placement=request.placement.document() if request.placement else {},
-        pseudonyms=request.pseudonyms,
-        disk_floor=request.disk_floor,
-        folder=place.folder if redactor.text(place.folder) == place.folder else "",
-    )
-    order = _order(directory, head, runbook, inputs, facts, library, request, redactor, sensitive)
-    kept = library.kept_texts(request.runbook)
-    # One with a secret is read from its file again, or the record would hold it.
-    return order if any(redactor.text(text) != text for text in kept.values()) else replace(order, runbooks=kept)
-
-
-def no_run_in(directory: RunDirectory, runbook: str) -> None:
-    """Raise BadInput for a folder that has a run."""
-    if directory.exists:
-        raise BadInput(
-            f"{directory.path} has a run already",
-            next_step=f"vdbg-env runbook {runbook} --resume {directory.path}, or another --run-dir",
-        )
-
-
-def _check_port(request: RunbookRequest, runbook: Runbook, inputs: Inputs, host: ThisHost) -> None:
-    """Raise BadInput where another server listens already where the workload, on this machine, is to listen."""
-    on = request.placement.on if request.placement else "local"
-    if request.replay or request.at_once or request.container or on != "local" or not inputs.workload.serves:
-        return
-    url = str(inputs.get("url") or workload.url(inputs.workload.argv))
-    if whose := host.listener(url):
-        raise BadInput(
-            whose,
-            cause="the workload could not listen there, or would share the port and its requests with that server",
-            next_step=f"vdbg-env runbook {runbook.name} -i port=auto -- COMMAND",
-        )
-
-
-def _check_attended(request: RunbookRequest, runbook: Runbook, inputs: Inputs, facts: Facts) -> None:
-    """Raise BadInput where no one can be asked what this run would have to ask, such as for requests."""
-    if facts.interactive or request.replay or request.at_once:
-        return
-    if why := unattended(runbook, inputs, facts):
-        raise BadInput(
-            why,
-            cause="--batch, or there is no terminal",
-            next_step=f"vdbg-env runbook {runbook.name} -i request=synthetic -- COMMAND; or -i request=FILE, which "
-            "vdbg-env capture records",
-        )
-
-
-def _check_requirements(runbook: Runbook, facts: Facts, free_disk: int) -> None:
-    missing = unmet(runbook.requires, facts, free_disk=free_disk)
-    if missing:
-        what = f"this host lacks what runbook {runbook.name!r} requires"
-        raise HostNotAble(what, details=missing, next_step="vdbg-env doctor, or another --run-dir for the record")
-
-
-def _check_room(request: RunbookRequest, directory: RunDirectory) -> None:
-    """Raise HostNotAble where the run's first step would not be started."""
-    free, floor = directory.free_space(), _floor(request)
-    if free < floor:
-        raise HostNotAble(
-            f"{free >> 20} MiB are free on the disk of {directory.path}, and no step starts below {floor >> 20} MiB",
-            cause="a step that fills the disk would lose its record and its dumps",
-            next_step="make room, give another --run-dir, or a lower floor: --disk-floor 200m",
-        )
-
-
-def _floor(request: RunbookRequest) -> int:
-    """Return the free space below which no step is started: a guard's command always is."""
-    if request.at_once or request.replay:
-        return 0
-    return DISK_FLOOR if request.disk_floor is None else request.disk_floor
-
-
-def _resumed(
-    request: RunbookRequest,
-    place: StepPlace,
-    library: RunbookLibrary,
-    environment: Mapping[str, str],
-    host: ThisHost,
-) -> RunOrder:
-    """Return the run as it was begun: its facts and its recorded inputs, with the redacted ones given again."""
-    directory = find_run(request.resume or "", environment)
-    head = directory.read_head()
-    if head.runbook != request.runbook:
-        raise BadInput(
-            f"run {head.run!r} is a run of runbook {head.runbook!r}",
-            next_step=f"vdbg-env runbook {head.runbook} --resume {request.resume}",
-        )
-    if head.recorded_on:
-        raise BadInput(
-            f"run {head.run!r} is a replay of a recording, and its next step would be run here for real",
-            next_step=f"vdbg-env runbook {head.runbook} --replay DIR plays it again from its beginning",
-        )
-    runbook = library.load_recorded(head)
-    if runbook.digest != head.digest:
-        raise BadInput(
-            f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
-            cause="its recorded steps would be judged by other rules",
-            next_step=f"vdbg-env runbook {runbook.name} begins anew",
-        )
-    names = pseudonyms(host, {**place.environment, **environment}) if head.pseudonyms else None
-    inputs = _inputs_again(request, runbook, head, environment, names)
-    redactor, sensitive = _redactor(runbook, inputs, environment, names, place)
-    facts = part_of(head, "facts", Facts)
-    if place.on == "slurm" and place.nodes != facts.nodes:
-        raise BadInput(
-            f"run {head.run!r} was begun on {facts.nodes} nodes, and this allocation has {place.nodes}",
-            cause="its steps would be compared with steps on other ranks",
-            next_step=f"salloc --nodes {facts.nodes}, and there continue with --resume",
-        )
-    return _order(directory, head, runbook, inputs, facts, library, request, redactor, sensitive)
-
-
-def _inputs_again(
-    request: RunbookRequest,
-    runbook: Runbook,
-    head: RunHead,
-    environment: Mapping[str, str],
-    names: Pseudonyms | None,
-) -> dict[str, Data]:
-    """Return the recorded inputs; those that were redacted have to be given again."""
-    inputs: dict[str, Data] = {name: head.inputs.get(name) for name in runbook.inputs}
-    lost = [name for name, value in inputs.items() if _is_lost(json.dumps(value), head)]
-    if not lost:
-        return inputs
-    try:
-        fresh = final_inputs(runbook, request.inputs, request.argv, environment)
-    except BadInput as error:
-        raise BadInput(
-            f"the record of run {head.run!r} has no secrets, and its input {lost[0]!r} had one"
-            if not head.pseudonyms
-            else f"the record of run {head.run!r} has no secret and no host, and its input {lost[0]!r} had one",
-            next_step=f"give it again: vdbg-env runbook {runbook.name} --resume {request.resume} -- COMMAND ...",
-        ) from error
-    redactor, _ = _redactor(runbook, fresh, environment, names)
-    redacted = _redacted_inputs(runbook, fresh, redactor)
-    for name in lost:
-        if redacted[name] != inputs[name]:
-            raise BadInput(
-                f"input {name!r} differs from the one that run {head.run!r} was begun with",
-                next_step="give the same command line, or begin a new run without --resume",
-            )
-        inputs[name] = fresh[name]
-    return inputs
-
-
-def _is_lost(recorded: str, head: RunHead) -> bool:
-    return "[redacted" in recorded or (head.pseudonyms and has_pseudonym(recorded))
-
-
-def _order(
-    directory: RunDirectory,
-    head: RunHead,
-    runbook: Runbook,
-    inputs: Mapping[str, Data],
-    facts: Facts,
-    library: RunbookLibrary,
-    request: RunbookRequest,
-    redactor: Redactor,
-    sensitive: tuple[str, ...],
-) -> RunOrder:
-    return RunOrder(
-        directory=directory,
-        head=head,
-        state=machine.start(runbook, inputs, facts)[0],
-        start_branch=library.branching(inputs, facts),
-        total_s=request.total_s,
-        disk_floor=_floor(request),
-        redactor=redactor,
-        sensitive=sensitive,
-    )
-
-
-def _redactor(
-    runbook: Runbook,
-    inputs: Mapping[str, Data],
-    environment: Mapping[str, str],
-    names: Pseudonyms | None,
-    place: StepPlace | None = None,
-) -> tuple[Redactor, tuple[str, ...]]:
-    of_place = secret_values(place.environment) if place else ()
-    sensitive = tuple(str(inputs[name]) for name, wanted in runbook.inputs.items() if wanted.sensitive and inputs[name])
-    argv = [str(word) for value in inputs.values() if isinstance(value, list) for word in value]
-    return Redactor((*as_literals(sensitive), *secret_values(environment, argv), *of_place), names), sensitive
-
-
-def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Redactor) -> dict[str, Data]:
-    redacted: dict[str, Data] = {}
-    for name, value in inputs.items():
-        if runbook.inputs[name].sensitive and value:
-            redacted[name] = "[redacted value]"
-        elif isinstance(value, list):
-            redacted[name] = list(redactor.argv([str(word) for word in value]))
-        else:
-            redacted[name] = redactor.text(value) if isinstance(value, str) else value
-    return redacted
-
-
 # The bundled sample crash: what a runbook runs when it is given no workload at all.
 #
 # Where steps run with a GPU and nvcc, the program itself is built and run. Elsewhere a recording is replayed, which
@@ -713,7 +511,7 @@ def _redacted_inputs(runbook: Runbook, inputs: Mapping[str, Data], redactor: Red
 
 SAMPLE = "inlined_templates"
 _BUILD_TIME_S = 300.0
-_SOURCES = data_dir("images") / "samples"
+_SOURCES = SHIPPED_DATA / "images" / "samples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -722,6 +520,19 @@ class Bundled:
 
     request: RunbookRequest
     notice: str | None = None
+
+
+def sample_folder(path: Path) -> Path:
+    """Make the folder that the sample is built in if there is none, and return its real path; raises HostNotAble."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HostNotAble(
+            f"{path.absolute()} cannot be made: {error.strerror}",
+            cause="the folder is read-only, full, or belongs to another user",
+            next_step="cd to another folder, or name one for runs: export VDBG_ENV_RUNS=DIR",
+        ) from error
+    return path.resolve()
 
 
 def names_workload(request: RunbookRequest) -> bool:

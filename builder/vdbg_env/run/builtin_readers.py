@@ -12,24 +12,8 @@ from pathlib import Path
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.crash.triage import rule_book
-from vdbg_env.evidence.driver_progress import driver_findings, read_driver_progress
 from vdbg_env.evidence.finding import Death, EndedBy, Finding, HowKnown, Level, Observation
-from vdbg_env.evidence.logs.cuda_error import parse_cuda_error
-from vdbg_env.evidence.logs.fatal_error import FatalError, read_fatal_errors
-from vdbg_env.evidence.logs.incident import (
-    NEEDLES as LOAD,
-)
-from vdbg_env.evidence.logs.incident import (
-    STACKS,
-    native_stack,
-    read_load,
-    seconds_between,
-    traceback_of,
-)
-from vdbg_env.evidence.logs.log_line import LogLine, rank_of_process, unwrap
-from vdbg_env.evidence.logs.process_death import NEEDLES as DEATHS
-from vdbg_env.evidence.logs.process_death import ProcessDeath, death_findings, process_death, read_deaths
-from vdbg_env.evidence.logs.python_traceback import Traceback, firsthand, raised_finding, read_tracebacks, telling
+from vdbg_env.evidence.log_line import LogLine, parse_cuda_error, rank_of_process, unwrap
 from vdbg_env.evidence.nccl import (
     NotPlainData,
     RasAnswer,
@@ -38,6 +22,28 @@ from vdbg_env.evidence.nccl import (
     parse_nccl_log,
     read_flight_record,
     read_ras,
+)
+from vdbg_env.evidence.process_death import DEATH_NEEDLES as DEATHS
+from vdbg_env.evidence.process_death import LOAD_NEEDLES as LOAD
+from vdbg_env.evidence.process_death import STACK_NEEDLES as STACKS
+from vdbg_env.evidence.process_death import (
+    ProcessDeath,
+    death_findings,
+    native_stack,
+    process_death,
+    read_deaths,
+    read_load,
+    seconds_between,
+    traceback_of,
+)
+from vdbg_env.evidence.python_text import (
+    FatalError,
+    Traceback,
+    firsthand,
+    raised_finding,
+    read_fatal_errors,
+    read_tracebacks,
+    telling,
 )
 from vdbg_env.evidence.ranks import first_failure, is_victim, last_attempt
 from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer, sanitizer_findings
@@ -50,9 +56,10 @@ from vdbg_env.evidence.stacks import (
     stuck_finding,
     stuck_process,
 )
-from vdbg_env.evidence.triage.classifier import LogClassifier, LogEvidence
-from vdbg_env.evidence.triage.rules import RuleBook
-from vdbg_env.evidence.triage.verdict import RootCause, Triage, judge
+from vdbg_env.evidence.system import driver_findings, read_driver_progress
+from vdbg_env.evidence.triage_rules import RuleBook
+from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence
+from vdbg_env.evidence.triage_verdict import RootCause, Triage, judge
 from vdbg_env.run.builtins import BuiltinContext, BuiltinResult, RecordedOutput, builtin
 from vdbg_env.run.stale import installed_versions, workload_python
 from vdbg_env.runbook.state import ResultValue
@@ -85,9 +92,10 @@ def coredump_progress(context: BuiltinContext) -> BuiltinResult:
 def _with_file(finding: Finding, context: BuiltinContext) -> Finding:
     """Put the dump that was found into a next step that names one."""
     dump = next((context.relative(path) for path in context.artifact_paths("cores")), None)
-    if dump is None or finding.next_step is None or not finding.next_step.endswith(" FILE"):
+    step = finding.next_step
+    if dump is None or step is None or step.command is None:
         return finding
-    return replace(finding, next_step=finding.next_step.removesuffix("FILE") + dump)
+    return replace(finding, next_step=replace(step, command=step.command.replace(" FILE", f" {dump}")))
 
 
 # `builtin/flight-recorder@v1`: who is missing from which collective, by PyTorch's own dumps.

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from gpucore.core import DecodedCore, Fault, Scope, WarpGroup, decode_core
 from gpucore.core_layout import SectionType
 from gpucore.core_reader import read_core
 from gpucore.elf import Buffer, Elf
 from gpucore.mangling import demangle, short_name
-from vdbg_env.build.gpus import cuda_of_driver, read_gpus
+from vdbg_env.common.console import size_text
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
-from vdbg_env.common.programs import ProgramRunner
-from vdbg_env.common.size import size_text
+from vdbg_env.common.programs import Gpu, ProgramRunner, cuda_of_driver, read_gpus
 from vdbg_env.crash.core import Core, explained
+from vdbg_env.crash.memory_files import fault_lines, maps_of_run
 from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 from vdbg_env.evidence.gpu_findings import gpu_core_findings, maker_of, place_of
 from vdbg_env.evidence.system import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
-from vdbg_env.evidence.tools import Gpu
 from vdbg_env.report.model import REPORT_FILES
 from vdbg_env.run.builtins import BuiltinContext, BuiltinResult, builtin
 from vdbg_env.run.core_code import (
@@ -352,7 +353,7 @@ def decode_gpu_core(context: BuiltinContext) -> BuiltinResult:
 def _read(context: BuiltinContext, path: str, name: str) -> Core:
     with context.cores.open(path) as core:
         read = decode_core(core.data, file=name, modified=core.modified, lines=context.packed_lines)
-        return explained(read, core.data)
+        return explained(read, core.data, context.sources.text, core=path)
 
 
 def _findings(read: Core, name: str) -> tuple[Finding, ...]:
@@ -447,6 +448,7 @@ def _beside_ours(read: DecodedCore) -> str:
 
 
 _EVENTS_SINCE = 615  # the driver branch that has GPU operational events; never met by us
+_CAP_SYS_PTRACE = 19
 _SHOWN = 3  # the last of what went before
 # Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
 _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
@@ -479,15 +481,27 @@ def gpu_health(context: BuiltinContext) -> BuiltinResult:
     notes: list[str] = []
     findings: list[Finding] = []
     results |= _gpus(context.programs, notes)
-    xids, from_log = _kernel_log(context.programs, context.began_s, notes)
+    maps = maps_of_run(context.run_directory)
+    xids, from_log = _kernel_log(context.programs, context.began_s, notes, lambda xid: fault_lines(xid, maps))
     results |= xids
     findings += from_log
-    ptrace = context.host.may_trace()
+    ptrace = may_trace()
     results |= {} if ptrace is None else {"ptrace": ptrace}
     findings += _leftovers(context)
     if context.parameters.get("events"):
         notes += _events(context, str(results.get("driver", "")))
     return BuiltinResult(results=results, findings=tuple(findings), notes=tuple(notes))
+
+
+def may_trace(proc: Path = Path("/proc")) -> bool | None:
+    """Say whether a debugger may attach to a process that is not its child; None where that is unknown."""
+    try:
+        effective = re.search(r"^CapEff:\s*([0-9a-f]+)", (proc / "self/status").read_text(), re.MULTILINE)
+        if effective and int(effective[1], 16) >> _CAP_SYS_PTRACE & 1:
+            return True
+        return (proc / "sys/kernel/yama/ptrace_scope").read_text().strip() == "0"
+    except OSError:
+        return None
 
 
 def _gpus(programs: ProgramRunner, notes: list[str]) -> dict[str, ResultValue]:
@@ -548,7 +562,7 @@ def _described(gpu: Gpu) -> str:
 
 
 def _kernel_log(
-    programs: ProgramRunner, began_s: float, notes: list[str]
+    programs: ProgramRunner, began_s: float, notes: list[str], why: Callable[[Xid], tuple[str, ...]]
 ) -> tuple[dict[str, ResultValue], tuple[Finding, ...]]:
     """Read the kernel's ring buffer; inside a container it is usually closed, and that is no clean bill."""
     program = programs.which("dmesg")
@@ -568,7 +582,7 @@ def _kernel_log(
     notes += _not_of_this_run(earlier)
     lasting = tuple(x for x in earlier.xids if not _of_a_program(x))
     counted = replace(log, xids=(*lasting, *log.xids), driver_errors=(*earlier.driver_errors, *log.driver_errors))
-    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(counted)
+    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(counted, why)
 
 
 def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:
@@ -595,7 +609,7 @@ def _leftovers(context: BuiltinContext) -> Iterator[Finding]:
                 message=f"{name}={context.environment[name]} is set already: the unchanged workload is not unchanged",
                 how_known=HowKnown.HOST_CHECK,
                 confidence=0.9,
-                next_step=f"unset it and begin again: unset {name}",
+                next_step=NextStep("unset it and begin again", f"unset {name}"),
             )
 
 
@@ -759,7 +773,7 @@ def shared_memory(context: BuiltinContext) -> BuiltinResult:
         message=f"{text}: workers and NCCL fail when it is full",
         how_known=HowKnown.HOST_CHECK,
         confidence=0.7,
-        next_step="give the container more: --shm-size 16g, or --ipc host",
+        next_step=NextStep("give the container more: --shm-size 16g, or --ipc host"),
     )
     return BuiltinResult(results={"size": size, "free": free, "enough": False}, findings=(finding,))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from gpucore.code_map import LineSource
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import ProgramRunner
-from vdbg_env.crash.files import BinarySource, CoreFiles
+from vdbg_env.crash.files import BinarySource, CoreFiles, SourceFiles, SourceText
 from vdbg_env.evidence.finding import Finding, Observation
-from vdbg_env.evidence.logs.log_line import LogLine, decode, rank_of_process, unwrap
+from vdbg_env.evidence.log_line import LogLine, decode, rank_of_process, unwrap
+from vdbg_env.record.progress import Progress
 from vdbg_env.record.run_directory import RunFiles
-from vdbg_env.run.execute import StepContext
-from vdbg_env.run.host import ThisHost
+from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.runbook.model import Builtin, BuiltinContract, Catalogue, Data, Step
 from vdbg_env.runbook.state import Facts, ResultValue, StepResult, UseBuiltin
 
@@ -71,29 +72,40 @@ class RecordedOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuiltinContext(RecordedOutput):
-    """What a built-in may use.
+class Means:
+    """What built-ins use of the outside; the same for all of a run.
 
-    `folder` is for files that the step keeps; `began_s` is when this process started or resumed the run, in seconds
-    since the machine's start; `observations` are those of the step that a reader reads, and empty for a step;
-    `workload` is its unchanged command line, `environment` the one it inherits; `steps` are those of the runbook;
-    `write_report` writes the report of all steps so far, and `redact` takes secrets out of what is kept.
+    `began_s` is when this process started or resumed the run, in seconds since the machine's start. `environment` is
+    what the workload inherits, `sources` finds the text of sources, `packed_lines` has the lines of code that was built
+    without. `write_report` writes the report of all steps so far in the formats named and returns the names of the
+    files; `redact` takes secrets out of what is kept.
     """
 
-    folder: Path
-    host: ThisHost
-    began_s: float
-    workload: tuple[str, ...] = ()
-    steps: tuple[Step, ...] = ()
-    parameters: Mapping[str, Data]
-    facts: Facts
-    environment: Mapping[str, str]
+    run_directory: Path
     programs: ProgramRunner
     cores: CoreFiles
     binaries: BinarySource
+    environment: Mapping[str, str]
     write_report: Callable[[Iterable[str]], tuple[str, ...]]
     redact: Callable[[str], str]
+    sources: SourceText = field(default_factory=SourceFiles)
     packed_lines: LineSource | None = None
+    began_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinContext(Means, RecordedOutput):
+    """What a built-in may use.
+
+    `folder` is for files that the step keeps; `observations` are those of the step that a reader reads, and empty for a
+    step; `workload` is its unchanged command line; `steps` are those of the runbook.
+    """
+
+    folder: Path
+    workload: tuple[str, ...]
+    steps: tuple[Step, ...]
+    parameters: Mapping[str, Data]
+    facts: Facts
 
     def paths(self, parameter: str) -> tuple[Path, ...]:
         """Return the files a list parameter names, relative to the run directory, those that exist.
@@ -172,62 +184,46 @@ def catalogue() -> Catalogue:
     return Catalogue(contracts=tuple(registered.contract for registered in builtins().values()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuiltinSteps:
-    """The tool's own steps and readers, given what they need of the outside; see `run_runbook.Builtins`.
+class BuiltinSteps(Means):
+    """The tool's own steps and readers; see `execute.Builtins`."""
 
-    `lines` has those of code that was built without.
-    `write_report` writes the report of all steps so far in the formats named and returns the names of the files;
-    `redact` takes secrets out of what they keep.
-    """
-
-    programs: ProgramRunner
-    cores: CoreFiles
-    binaries: BinarySource
-    environment: Mapping[str, str]
-    host: ThisHost
-    write_report: Callable[[StepContext, Iterable[str]], tuple[str, ...]]
-    redact: Callable[[str], str]
-    lines: LineSource | None = None
-
-    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
+    def use(self, order: UseBuiltin, progress: Progress) -> StepResult:
         """Do a built-in step; raises VdbgError when it cannot do its work."""
-        return _done(order.name, order.version, self._context(order.step, order.parameters, (), context), order.step)
+        return self._done(order.name, order.version, order.step, order.parameters, (), progress)
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> StepResult:
+    def read(self, reader: Builtin, observations: Sequence[Observation], progress: Progress) -> StepResult:
         """Read what a run step left behind; raises VdbgError when that cannot be read."""
         step = observations[0].step if observations else ""
-        given = self._context(step, reader.parameters, tuple(observations), context)
-        return _done(reader.name, reader.version, given, step)
+        return self._done(reader.name, reader.version, step, reader.parameters, tuple(observations), progress)
 
-    def _context(
-        self, step: str, parameters: Mapping[str, Data], seen: tuple[Observation, ...], context: StepContext
-    ) -> BuiltinContext:
-        return BuiltinContext(
-            run_directory=context.directory,
-            folder=context.directory / "steps" / step,
-            files=RunFiles(context.directory),
-            host=self.host,
-            began_s=context.began_s,
-            workload=context.state.inputs.workload.argv,
-            steps=context.state.runbook.steps,
+    def _done(
+        self,
+        name: str,
+        version: int,
+        step: str,
+        parameters: Mapping[str, Data],
+        seen: tuple[Observation, ...],
+        progress: Progress,
+    ) -> StepResult:
+        state = progress.state
+        context = BuiltinContext(
+            **vars(self),
+            folder=self.run_directory / "steps" / step,
+            files=RunFiles(self.run_directory),
+            workload=state.inputs.workload.argv,
+            steps=state.runbook.steps,
             parameters=parameters,
             observations=seen,
-            facts=context.state.facts,
-            environment=self.environment,
-            programs=self.programs,
-            cores=self.cores,
-            binaries=self.binaries,
-            packed_lines=self.lines,
-            write_report=lambda formats: self.write_report(context, formats),
-            redact=self.redact,
+            facts=state.facts,
         )
+        try:
+            done = builtins()[name, version].work(context)
+        except OSError as error:
+            raise HostNotAble(f"{error.filename or 'a file of the run'} cannot be used: {error.strerror}") from error
+        findings = tuple(finding if finding.step else replace(finding, step=step) for finding in done.findings)
+        return StepResult(step=step, results=done.results, findings=findings, notes=done.notes)
 
 
-def _done(name: str, version: int, context: BuiltinContext, step: str) -> StepResult:
-    try:
-        done = builtins()[name, version].work(context)
-    except OSError as error:
-        raise HostNotAble(f"{error.filename or 'a file of the run'} cannot be used: {error.strerror}") from error
-    findings = tuple(finding if finding.step else replace(finding, step=step) for finding in done.findings)
-    return StepResult(step=step, results=done.results, findings=findings, notes=done.notes)
+def runbook_library(files: Sequence[Path] = ()) -> RunbookLibrary:
+    """Return the runbooks that are shipped, the user's own and those in `files`, to be parsed against the catalogue."""
+    return RunbookLibrary(files, catalogue)

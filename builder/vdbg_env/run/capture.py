@@ -6,31 +6,32 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from vdbg_env.common.console import json_text, printable, size_text
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.printable import printable
-from vdbg_env.common.size import size_text
-from vdbg_env.common.writing import write_whole
-from vdbg_env.report.codec.document import Document, field
+from vdbg_env.common.files import write_whole
+from vdbg_env.common.flags import flag
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureSettings:
-    """Where to listen, where to pass requests on to, and what to keep; sizes in bytes.
+    """Where to listen, where to pass requests on to, and what to keep; sizes in MiB.
 
-    `upstream` is a URL without a path. Of more than `max_count` requests or `max_bytes` the newest are kept, at least
-    the newer half.
+    `upstream` becomes a URL without a path. Of more than `max_count` requests or `max_size` the newest are kept, at
+    least the newer half.
     """
 
-    host: str
-    port: int
-    upstream: str
-    output: Path
-    redact_bodies: bool = False
-    max_bytes: int = 256 << 20
-    max_count: int = 100_000
-    max_body: int = 16 << 20
+    port: int = flag(default=8001, show_default=True, between=(0, 65535), help="Listen here; 0: any.")
+    host: str = flag(default="127.0.0.1", show_default=True, help="The address to listen on.")
+    upstream: str = flag("--to", required=True, metavar="HOST:PORT|URL", help="The server that gets the requests.")
+    output: Path = flag(
+        "-o", "--output", default=Path("requests.jsonl"), show_default=True, path={"dir_okay": False},
+        help="The file to record to.",
+    )  # fmt: skip
+    redact_bodies: bool = flag(default=False, help="Write x for each letter and 0 for each digit of a text.")
+    max_size: int = flag(default=256, show_default=True, between=(1, None), help="MiB kept; the newest.")
+    max_count: int = flag(default=100_000, show_default=True, between=(2, None), help="Requests kept.")
+    max_body: int = flag(default=16, show_default=True, between=(1, None), help="MiB of a body; larger: not.")
 
 
 @dataclass(slots=True)
@@ -117,22 +118,25 @@ class RequestFile:
 # Write what a capture recorded: as text and as JSON.
 
 
-class Captured(Document, of=CaptureReport):
-    """How many requests of a server were recorded. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/capture/v1"]
-    file: str = field(lambda of, _: str(of.file))
-    kept: int = field(doc="How many requests the file has.")
-    size: int = field(doc="Of the file, in bytes.")
-    passed_on: int = field(doc="All requests, those that are never recorded included.")
-    recorded: int
-    reads: int = field(doc="GET, HEAD and OPTIONS: passed on and never recorded.")
-    too_large: int = field(doc="Not recorded, because of their size.")
-    not_redactable: int = field(doc="Not recorded: bodies were to be redacted, and theirs is not text.")
-    dropped: int = field(doc="The oldest ones, removed to stay within the bounds.")
-    unanswered: int = field(doc="The server could not be reached, or broke off before its answer began.")
-    seconds: float
-    problem: str | None = field(doc="Why the recording ended before the capture did.")
+def as_json(report: CaptureReport) -> str:
+    """Return how many requests were recorded, as docs/schemas/capture-v1.schema.json describes it."""
+    return json_text(
+        {
+            "schema": "vdbg-env/capture/v1",
+            "file": str(report.file),
+            "kept": report.kept,
+            "size": report.size,
+            "passed_on": report.passed_on,
+            "recorded": report.recorded,
+            "reads": report.reads,
+            "too_large": report.too_large,
+            "not_redactable": report.not_redactable,
+            "dropped": report.dropped,
+            "unanswered": report.unanswered,
+            "seconds": report.seconds,
+            "problem": report.problem,
+        }
+    )
 
 
 def as_text(report: CaptureReport) -> str:

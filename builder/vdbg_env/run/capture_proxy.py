@@ -44,7 +44,7 @@ class CaptureProxy:
     def run(self, listening: Callable[[str, str | None], None]) -> CaptureReport:
         """Serve until a signal ends it; `listening` gets the address, and why no server can be reached yet."""
         settings = self._settings
-        self._file = RequestFile(settings.output, max_bytes=settings.max_bytes, max_count=settings.max_count)
+        self._file = RequestFile(settings.output, max_bytes=settings.max_size << 20, max_count=settings.max_count)
         began = time.monotonic()
         try:
             asyncio.run(self._serve(listening))
@@ -135,7 +135,7 @@ class CaptureProxy:
         async for part in request.content.iter_any():
             parts.append(part)
             size += len(part)
-            if size > self._settings.max_body:
+            if size > self._settings.max_body << 20:
                 return b"".join(parts), False
         return b"".join(parts), True
 

@@ -21,9 +21,9 @@ from docker import errors
 from docker.utils import socket as frames
 
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
+from vdbg_env.common.files import read_document
 from vdbg_env.common.programs import Completed, ProgramRunner
-from vdbg_env.common.reading import read_document
-from vdbg_env.common.resources import package_dir, re2_dir, readers_dir
+from vdbg_env.common.resources import PACKAGE, READERS, re2_dir
 from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.crash.files import LARGEST, BinaryFile, BinarySource, SourceText
 from vdbg_env.engine.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
@@ -31,7 +31,7 @@ from vdbg_env.engine.containers import PURPOSE, NewContainer, is_own, socket_of,
 from vdbg_env.engine.images import DockerImages
 from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepImage, Ulimit
-from vdbg_env.record.files import write_json
+from vdbg_env.record.run_directory import write_json
 from vdbg_env.run.attempt import LOST, SupervisedStep, has_ended
 from vdbg_env.run.job import StepSettings, job_for, mark_of
 from vdbg_env.runbook.model import SYNTHETIC
@@ -208,7 +208,7 @@ class StepContainers:
 
         RE2 is compiled for this Python: an image with another one cannot import it, and does without.
         """
-        code = (package_dir(), readers_dir(), re2_dir())
+        code = (PACKAGE, READERS, re2_dir())
         return (
             *(Mount(source=str(folder), target=f"{PACKAGES}/{folder.name}", read_only=True) for folder in code),
             Mount(source=str(self._runbooks), target=DATA, read_only=True),
@@ -410,15 +410,17 @@ class ContainerSources:
 
     def line(self, file: str, number: int) -> str | None:
         """Return the text of a line, without its end; None when the file is not found or is shorter."""
+        lines = self.text(file)
+        return lines[number - 1] if lines and 0 < number <= len(lines) else None
+
+    def text(self, file: str) -> Sequence[str] | None:
+        """Return all lines of a source file, without their ends; None when it is not found."""
         for mount in self._containers.container.mounts:
             if path := mount.outside(file):
-                return self._machine.line(path, number)
+                return self._machine.text(path)
         if file not in self._known:
             self._known[file] = self._lines(file)
-        lines = self._known[file]
-        if lines:
-            return lines[number - 1] if 0 < number <= len(lines) else None
-        return self._machine.line(file, number)
+        return self._known[file] or self._machine.text(file)
 
     def _lines(self, file: str) -> tuple[str, ...]:
         """Return a file of the image, nothing where it has none: a report is not to fail for an image that is gone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucore.code_map import CodeMap, Function, Location
@@ -15,7 +15,6 @@ from gpucore.fatbin import EntryKind, find_device_code
 from gpucore.lineinfo import FileReport, verify
 from vdbg_env.common.errors import BAD_INPUT, VdbgError
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.evidence.tools import Instruction, read_listing
 from vdbg_env.evidence.weigh import Crash, Fingerprint, fingerprint
 from vdbg_env.run.builtins import BuiltinContext
 from vdbg_env.run.stale import workload_libraries
@@ -232,3 +231,42 @@ def _in_cubin(code: CodeMap, wanted: FaultingCode) -> tuple[CodeMap, bool, Locat
 def _bytes_of(code: CodeMap, function: Function) -> bytes:
     text = code.elf.contents(code.elf.sections[function.section])
     return bytes(text[function.start : function.start + function.size])
+
+
+# Read nvdisasm's listing (`nvdisasm -ndf -c -gi`): the instruction at an address, and the chain printed above it.
+#
+# The instruction text is what the listing is for. Its chain can be that of another caller: a new block is printed only
+# when the *leaf's* line changes (see `gpucore.dwarf`), so a chain read here is a second opinion, not an answer.
+
+
+_PLACE = re.compile(r'\s*//## File "(?P<file>.*?)", line (?P<line>\d+)(?P<inlined> inlined at )?')
+_PRINTED = re.compile(r"\s*/\*(?P<address>[0-9a-f]{4,16})\*/\s+(?P<text>\S.*?)\s*;")
+_FUNCTION_HEAD = re.compile(r"//-+ \.text\.(?P<name>\S+)\s+-+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """One instruction; `address` in bytes as printed, `chain` of (file, 1-based line) leaf first, empty without."""
+
+    section: str
+    address: int
+    text: str
+    chain: tuple[tuple[str, int], ...]
+
+
+def read_listing(lines: Iterable[str]) -> Iterator[Instruction]:
+    """Yield every instruction of a listing, each with the chain that applies to it."""
+    section = ""
+    chain: tuple[tuple[str, int], ...] = ()
+    block: list[tuple[str, int]] = []
+    for line in lines:
+        if place := _PLACE.match(line):
+            block.append((place["file"], int(place["line"])))
+            if not place["inlined"]:
+                chain, block = tuple(block), []
+        elif found := _FUNCTION_HEAD.match(line):
+            section = found["name"]
+        elif instruction := _PRINTED.match(line):
+            yield Instruction(
+                section=section, address=int(instruction["address"], 16), text=instruction["text"], chain=chain
+            )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from gpucore.dwarf import SourceFrame
 from gpucore.mangling import short_name
+from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.printable import printable
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, Observation
 from vdbg_env.evidence.weigh import PREFIX, Fingerprint, is_same_cause
 from vdbg_env.record.event_log import summarize, well_formed
+from vdbg_env.record.progress import from_document
 from vdbg_env.record.run_directory import RunDirectory, RunFiles
-from vdbg_env.record.values import from_document
 from vdbg_env.report.assemble import SHOWED, cause_by
-from vdbg_env.report.codec.document import Document, field
 from vdbg_env.run.builtin_readers import read_failure, read_hang
 from vdbg_env.run.builtins import RecordedOutput
 from vdbg_env.run.history import ALL, Condition, Selection, condition, entries, lead_finding
@@ -27,7 +26,8 @@ from vdbg_env.runbook.model import Status
 class RecordedCrash:
     """A run as far as its cause is concerned; `cause` and `base` are empty where it has no fingerprint.
 
-    `started` is ISO 8601 in UTC. `ranks` are those that failed, where a step ran on several.
+    `started` is ISO 8601 in UTC. `ranks` are those that failed, where a step ran on several. `culprit` is the tensor,
+    or the argument of the kernel, that the bad value of a GPU exception was loaded from.
     """
 
     run: str
@@ -41,6 +41,7 @@ class RecordedCrash:
     place: str | None = None
     found: str | None = None
     ranks: tuple[int, ...] = ()
+    culprit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,10 @@ class CrashGroup:
     @property
     def telling(self) -> RecordedCrash:
         """The crash whose place is known best, the newest of equals."""
-        return max(self.crashes, key=lambda crash: (crash.cause != crash.base, crash.place is not None, crash.started))
+        return max(
+            self.crashes,
+            key=lambda c: (c.cause != c.base, c.culprit is not None, c.place is not None, c.started),
+        )
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -76,16 +80,24 @@ def crash_groups(
 
 def recorded_crashes(environment: Mapping[str, str]) -> tuple[tuple[RecordedCrash, ...], tuple[BadInput, ...]]:
     """Return every run that has a cause, the oldest first."""
-    found, unreadable = entries(environment, f"crash {PREFIX}", _crash, asdict, _from_index)
+    found, unreadable = entries(environment, f"crash of {PREFIX}", _crash, asdict, _from_index)
     return tuple(crash for crash in found if crash.cause), unreadable
 
 
 def grouped(crashes: Iterable[RecordedCrash]) -> tuple[CrashGroup, ...]:
-    """Group by cause, exact ones first: a crash whose place is not known joins the largest group that it fits."""
+    """Group by what the bad value came from, else by cause: the kernel that fails first is often only the victim.
+
+    A crash of which that is not known joins the group of its cause; one whose place is not known either, the largest
+    group that it fits.
+    """
     groups: dict[str, list[RecordedCrash]] = {}
     ordered = sorted(crashes, key=lambda crash: crash.started)
-    for crash in (crash for crash in ordered if crash.cause != crash.base):
-        groups.setdefault(crash.cause, []).append(crash)
+    for crash in (crash for crash in ordered if crash.culprit):
+        groups.setdefault(f"{crash.culprit}", []).append(crash)
+    known = {crash.cause: name for name, group in groups.items() for crash in group}
+    for crash in (crash for crash in ordered if crash.cause != crash.base and not crash.culprit):
+        groups.setdefault(known.get(crash.cause, crash.cause), []).append(crash)
+    ordered = [crash for crash in ordered if not crash.culprit]
     for crash in (crash for crash in ordered if crash.cause == crash.base):
         fitting = [name for name, group in groups.items() if group[0].base == crash.base]
         groups.setdefault(max(fitting, key=lambda n: len(groups[n]), default=crash.cause), []).append(crash)
@@ -123,7 +135,20 @@ def _crash(run: RunDirectory) -> RecordedCrash:
             place=_text(frames[0]),
             found=lead_finding(run),
             ranks=_ranks(report),
+            culprit=_culprit(report),
         )
+
+
+def _culprit(report: Mapping[str, Any]) -> str | None:
+    """Return what the bad value of the lead finding was loaded from: a tensor by its memory map, else an argument."""
+    lead = next((found for found in report["findings"] if found["id"] == report["lead"]), None)
+    for load in ((lead or {}).get("address") or {}).get("loads", ()):
+        base = load["base"]
+        if base and base.get("points_to"):
+            return _text(base["points_to"])
+        if base and base["argument"] and lead and lead["kernel"]:
+            return f"argument {base['argument']} of {short_name(lead['kernel'])}"
+    return None
 
 
 def _anew(run: RunDirectory, report: Mapping[str, Any]) -> Fingerprint | None:
@@ -199,31 +224,34 @@ def as_text(groups: Sequence[CrashGroup]) -> str:
     return "\n".join("".join(f"{printable(line)}\n" for line in _lines(group)) for group in groups)
 
 
-class GroupEntry(Document, of=CrashGroup):
-    """The crashes of one cause; the one with the most detail describes it."""
-
-    cause: str = field("telling.cause")
-    base: str = field("telling.base")
-    exception: str | None = field("telling.exception")
-    kernel: str | None = field("telling.kernel")
-    place: str | None = field("telling.place")
-    found: str | None = field("telling.found")
-    crashes: int = field(lambda group, _: len(group.crashes))
-    first: str = field(lambda group, _: group.crashes[0].started)
-    last: str = field(lambda group, _: group.crashes[-1].started)
-    hosts: list[str]
-    ranks: list[int]
-    runs: list[str] = field(lambda group, _: [crash.run for crash in group.crashes])
-
-
-class GroupsDocument(Document):
-    """Recorded crashes by cause, the most frequent first. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/runs/v1"]
-    groups: list[GroupEntry] = field(lambda groups, _: groups)
-    unreadable: list[str] = field(
-        lambda _, unreadable: map(str, unreadable), doc="Why the records of other runs cannot be read."
+def as_json(groups: Iterable[CrashGroup], unreadable: Iterable[BadInput]) -> str:
+    """Return recorded crashes by cause as docs/schemas/runs-v1.schema.json describes them."""
+    return json_text(
+        {
+            "schema": "vdbg-env/runs/v1",
+            "groups": [_group_json(group) for group in groups],
+            "unreadable": list(map(str, unreadable)),
+        }
     )
+
+
+def _group_json(group: CrashGroup) -> dict[str, Any]:
+    told, crashes = group.telling, group.crashes
+    return {
+        "cause": told.cause,
+        "base": told.base,
+        "exception": told.exception,
+        "kernel": told.kernel,
+        "place": told.place,
+        "found": told.found,
+        "culprit": told.culprit,
+        "crashes": len(crashes),
+        "first": crashes[0].started,
+        "last": crashes[-1].started,
+        "hosts": group.hosts,
+        "ranks": group.ranks,
+        "runs": [crash.run for crash in crashes],
+    }
 
 
 def _lines(group: CrashGroup) -> Iterator[str]:
@@ -236,6 +264,8 @@ def _lines(group: CrashGroup) -> Iterator[str]:
     yield f"       {when}, on {', '.join(group.hosts) or 'an unknown host'}{ranks}"
     if best.found:
         yield f"       {best.found}"
+    if best.culprit:
+        yield f"       the bad value came from {best.culprit}"
     newest = [crash.run for crash in reversed(group.crashes)][:_RUNS_SHOWN]
     more = f" and {count - len(newest)} more" if count > len(newest) else ""
     yield f"       {', '.join(newest)}{more}"

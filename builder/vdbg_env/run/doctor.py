@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Literal
 
 from vdbg_env.build.buildkit import find_buildx
-from vdbg_env.build.gpus import cuda_of_driver, read_gpus
+from vdbg_env.common.console import json_text, size_text
 from vdbg_env.common.errors import HostNotAble, VdbgError
-from vdbg_env.common.programs import ProgramRunner
-from vdbg_env.common.size import size_text
+from vdbg_env.common.programs import ProgramRunner, cuda_of_driver, read_gpus, tool_version
 from vdbg_env.engine.client import Engine, connect, engine_errors
 from vdbg_env.engine.containers import gpu_access, has_gpu
-from vdbg_env.evidence.tools import tool_version
-from vdbg_env.report.codec.document import Document
 from vdbg_env.supervisor import proc, process_tree
 
 UNLIMITED = -1
@@ -475,12 +472,10 @@ def _usage(place: str, measure: Callable[[Path], int]) -> int | None:
 _MARKS: dict[Status, str] = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 
 
-class DoctorDocument(Document, of=DoctorReport):
-    """The whole report; status is the worst of its checks."""
-
-    schema: Literal["vdbg-env/doctor/v1"]
-    status: Status
-    checks: list[Check]
+def as_json(report: DoctorReport) -> str:
+    """Return the report as docs/schemas/doctor-v1.schema.json describes it."""
+    checks = [vars(check) for check in report.checks]
+    return json_text({"schema": "vdbg-env/doctor/v1", "status": report.status, "checks": checks})
 
 
 def as_text(report: DoctorReport, *, colour: bool = False) -> str:

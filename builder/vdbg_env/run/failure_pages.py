@@ -1,47 +1,43 @@
-"""The page of each failure: what it looks like, its usual causes and what to type."""
+"""The page of each failure: what it looks like, what it means, what to type by hand, and what to do.
+
+What more than three runbooks do or find is on the index. `vdbg-env runbooks explain NAME` has each step in words.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vdbg_env.crash.triage import rule_book
-from vdbg_env.evidence.knowledge import NameRow, shipped_knowledge
-from vdbg_env.evidence.triage.rules import Rule
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.runbook.machine import Plan, PlannedStep, plan
 from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Runbook, Step, Uses
 from vdbg_env.runbook.state import Facts
 
 _WORKLOAD = ("vllm", "serve", "MODEL")
-_NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|(?<![\w-])--[a-z][a-z-]+[a-z]")
 _TELLING = ("root", "stall")
 _PRODUCTION = "production"  # the label of a runbook that looks into no failure, and waits for one
+_SAYS_SOMETHING = 3  # words of a finding besides what it repeats of the log
 _SAYS_ENOUGH = 20  # characters of a rule's words that are telling even where a pattern narrows them down
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sign:
-    """Words by which triage knows a failure, and the program, file and version they are from."""
-
-    text: str
-    origin: str
+_MOST_SIGNS = 4
+_ASKED = re.compile(r"inputs\.(deep|attach)\b(?! \|\|)")  # a step that only an input asks for
+_FEW = 3  # runbooks: what more of them have is on the index
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailurePage:
     """All that a page is written from; `settle` says what would settle it, None where no class of triage leads here.
 
-    `plan` was made with placeholders for the workload, `names` are what is known of the flags and variables in it.
+    `plan` was made with placeholders for the workload; `signs` are words by which triage knows the failure.
     """
 
     plan: Plan
-    signs: tuple[Sign, ...] = ()
+    signs: tuple[str, ...] = ()
     settle: str | None = None
-    names: tuple[NameRow, ...] = ()
 
 
 def failure_pages(library: RunbookLibrary) -> tuple[FailurePage, ...]:
@@ -54,12 +50,16 @@ def _page(runbook: Runbook) -> FailurePage:
     book = rule_book()
     failure = next((one for one in book.classes.values() if one.runbook == runbook.name), None)
     rules = [rule for rule in book.rules if failure and rule.failure == failure.name and rule.role in _TELLING]
-    planned = plan(runbook, _placeholders(runbook), Facts(on="plan", data_dir="runbooks"))
+    telling = (
+        text
+        for rule in rules
+        for text in rule.literals[:2]
+        if (rule.regex is None or len(text) >= _SAYS_ENOUGH) and "`" not in text
+    )
     return FailurePage(
-        plan=planned,
-        signs=tuple(_signs(rules)),
+        plan=plan(runbook, _placeholders(runbook), Facts(on="plan", data_dir="runbooks")),
+        signs=tuple(dict.fromkeys(telling))[:_MOST_SIGNS],
         settle=failure.settle if failure else None,
-        names=tuple(_names(planned)),
     )
 
 
@@ -70,40 +70,14 @@ def _placeholders(runbook: Runbook) -> dict[str, Data]:
     return given | ({"argv": list(_WORKLOAD)} if "argv" in runbook.inputs else {})
 
 
-def _signs(rules: list[Rule]) -> Iterator[Sign]:
-    """Yield words of each rule that are telling by themselves, each once, as the rules are ordered."""
-    told: set[str] = set()
-    for rule in rules:
-        for text in rule.literals[:2]:
-            if text not in told and (rule.regex is None or len(text) >= _SAYS_ENOUGH):
-                told.add(text)
-                yield Sign(text=text, origin=rule.origin)
-
-
-def _names(planned: Plan) -> Iterator[NameRow]:
-    """Yield what the tables know of each flag and variable that a step sets or a remedy names."""
-    rows = shipped_knowledge().rows
-    named: dict[str, None] = {}
-    for one in planned.steps:
-        if isinstance(one.step, Run):
-            named |= dict.fromkeys(one.step.env)
-        outcomes = () if isinstance(one.step, Manual) else one.step.outcomes
-        texts = (one.step.explanation, *(o.next_step or "" for o in outcomes))
-        named |= dict.fromkeys(name for text in texts for name in _NAME.findall(text))
-    yield from (rows[name] for name in sorted(named) if name in rows)
-
-
-# Write a runbook as a page that can be followed by hand: symptom, meaning, steps, commands, remedies, sources.
-
-
 INDEX = "README.md"
 _WIDTH = 120
-_MOST_SIGNS = 14
 _PLACE = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 _NAMED = re.compile(
     r"(?:matched|results|steps|artifacts|ended|inputs|rank|workload|host)\.[\w.]+(?:\[\d+\])?|\battempts\b"
 )
 _CONVERTED = re.compile(r"\b(?:double|int|string)\(([^()]*)\)")
+_SPAN = re.compile(r"`[^`]*`")
 _OPEN, _CLOSE = "⟨", "⟩"  # brackets that are text, while those of a pattern or a conversion are taken out
 _CHOICE = re.compile(r"\$\{\{ host\.[^?]* \? '[^']*' : '([^']*)' \}\}")
 _OF_RECORD = re.compile(r": (?:tail|less) [^:]*\bended\.folder\b.*$")
@@ -113,29 +87,39 @@ _FIRE = "dd if=/dev/zero bs=1M count=1 > PIPE        # once it is silent; the pi
 
 def render_all(pages: Sequence[FailurePage]) -> Mapping[str, str]:
     """Return the text of each page, and of the index, by the file's name."""
-    return {INDEX: render_index(pages)} | {f"{page.plan.runbook.name}.md": render_page(page) for page in pages}
+    common = _common(pages)
+    texts = {f"{page.plan.runbook.name}.md": _render(page, common) for page in pages}
+    return {INDEX: _render_index(pages, common)} | texts
 
 
-def render_page(page: FailurePage) -> str:
+def _common(pages: Sequence[FailurePage]) -> Mapping[str, None]:
+    """Return the steps and remedies, as they are written, that more than a few runbooks have; in their order."""
+    counted = Counter(text for page in pages for text in {*_shared_steps(page.plan), *_remedies(page.plan)})
+    ordered = (text for page in pages for text in (*_shared_steps(page.plan), *_remedies(page.plan)))
+    return dict.fromkeys(text for text in ordered if counted[text] > _FEW)
+
+
+def _render(page: FailurePage, common: Mapping[str, None]) -> str:
     """Return the page as Markdown that ends with a newline."""
     runbook = page.plan.runbook
     parts = (
         [f"# {runbook.title}", "", f"    vdbg-env runbook {runbook.name} {_how_to_start(page)}"],
         _section("Symptom", _symptom(page)),
         _section("What it means", _meaning(page)),
-        _section("What the tool does, and the same by hand", _steps(page.plan)),
-        _section("What is found, and what to do", _remedies(page.plan)),
-        _section("Sources", _sources(page)),
-        [f"Made from `runbooks/{runbook.name}.yaml` by `vdbg-env runbooks docs`; change that file, not this one."],
+        _section("By hand", _trimmed(_steps(page.plan, common))),
+        _section("What to do", (text for text in _remedies(page.plan) if text not in common)),
+        _section("Sources", (line for source in runbook.sources for line in _item("-", source))),
+        [f"`vdbg-env runbooks docs` made this page from `runbooks/{runbook.name}.yaml`."],
     )
     return "\n\n".join(text for text in ("\n".join(part) for part in parts) if text) + "\n"
 
 
-def render_index(pages: Sequence[FailurePage]) -> str:
-    """Return the index of all pages: failures that triage names, then trouble with the search itself."""
+def _render_index(pages: Sequence[FailurePage], common: Mapping[str, None]) -> str:
+    """Return the index: failures that triage names, trouble with the search itself, and what many runbooks have."""
     lines = ["# Failures, one page each", ""]
     lines += _paragraph(
-        "`vdbg-env triage LOG` says which of these a log shows; `vdbg-env runbook NAME` runs the steps."
+        "`vdbg-env triage LOG` says which of these a log shows. `vdbg-env runbook NAME` runs the steps, "
+        "`vdbg-env runbooks explain NAME` has each of them in words."
     )
     groups = (
         ("Failures of the workload", [page for page in pages if page.settle]),
@@ -144,7 +128,20 @@ def render_index(pages: Sequence[FailurePage]) -> str:
     for title, group in groups:
         lines += ["", f"## {title}", ""]
         lines += [f"- [{p.plan.runbook.name}]({p.plan.runbook.name}.md): {p.plan.runbook.title}" for p in group]
+    lines += ["", "## By hand", ""]
+    lines += _paragraph(
+        "Each command line of a page is the whole change: take it back before the next one. Replace the words in "
+        "capitals. Look at a silent process before you end it: `py-spy dump --pid PID`. First of all:"
+    )
+    lines += [""]
+    lines += [text for text in common if not text.startswith("-")]
+    lines += ["", "## What many of them find", ""]
+    lines += [text for text in common if text.startswith("-")]
     return "\n".join(lines) + "\n"
+
+
+def _trimmed(lines: Iterator[str]) -> Iterator[str]:
+    return iter("\n".join(lines).rstrip("\n").split("\n"))
 
 
 def _section(title: str, lines: Iterator[str]) -> list[str]:
@@ -162,10 +159,9 @@ def _symptom(page: FailurePage) -> Iterator[str]:
     if not page.signs:
         yield _sentence(page.plan.runbook.title)
         return
-    yield from _paragraph("A line of the log holds one of these (more are in `runbooks/triage`):")
+    yield from _paragraph("A line of the log holds one of these:")
     yield ""
-    for sign in page.signs[:_MOST_SIGNS]:
-        yield f"- {_code(sign.text)} ({sign.origin})"
+    yield from (f"- {_code(sign)}" for sign in page.signs)
 
 
 def _meaning(page: FailurePage) -> Iterator[str]:
@@ -175,22 +171,32 @@ def _meaning(page: FailurePage) -> Iterator[str]:
         yield from _paragraph(f"What settles it: {page.settle}.")
 
 
-def _steps(plan: Plan) -> Iterator[str]:
-    yield from _paragraph(
-        "Each step is against the command as given: what one changes is gone in the next. Where a process goes silent, "
-        "look at it before it is ended: `py-spy dump --pid PID`, `cat /proc/PID/stack`. Words in capitals are yours to "
-        "replace; `runbooks/lib/checks` needs nothing but Python, some of it PyTorch."
-    )
-    for number, planned in enumerate(plan.steps, 1):
-        step = planned.step
-        yield ""
-        yield from _item(f"{number}.", f"**{_sentence(step.title)}** {step.explanation}".strip())
-        if step.condition:
-            yield from _item(" " * len(f"{number}."), f"Only if `{step.condition}`.")
+def _steps(plan: Plan, common: Mapping[str, None]) -> Iterator[str]:
+    asked: list[str] = []
+    for planned in plan.steps:
         commands = list(_by_hand(plan.runbook, planned))
-        if commands:
-            yield ""
-            yield from (f"       {command}" for command in commands)
+        if not commands or _shared_step(planned, commands) in common:
+            continue
+        if _ASKED.match(planned.step.condition or ""):
+            asked.append(planned.step.title)
+            continue
+        yield from _item("-", _sentence(planned.step.title))
+        yield ""
+        yield from (f"      {command}" for command in commands)
+        yield ""
+    if asked:
+        yield from _paragraph(f"Where an input asks for it, the runbook also tries: {'; '.join(asked)}.")
+
+
+def _shared_steps(plan: Plan) -> Iterator[str]:
+    """Yield the looks at the host, which many runbooks begin with, as the index shows them."""
+    for planned in plan.steps:
+        if isinstance(planned.step, Uses) and (commands := list(_by_hand(plan.runbook, planned))):
+            yield _shared_step(planned, commands)
+
+
+def _shared_step(planned: PlannedStep, commands: Sequence[str]) -> str:
+    return "\n".join([f"**{_sentence(planned.step.title)}**", "", *(f"    {line}" for line in commands), ""])
 
 
 def _by_hand(runbook: Runbook, planned: PlannedStep) -> Iterator[str]:
@@ -225,20 +231,24 @@ def _broken(words: Sequence[str]) -> Iterator[str]:
 
 
 def _remedies(plan: Plan) -> Iterator[str]:
+    """Yield what an outcome finds and what to do about it, each once; not where it only repeats a line of the log."""
     told: dict[str, None] = {}
     for planned in plan.steps:
         for outcome in () if isinstance(planned.step, Manual) else planned.step.outcomes:
-            if outcome.rule:
-                told.setdefault("\n".join(_remedy(plan, planned.step, outcome)))
+            if outcome.rule and outcome.next_step and not _PLACE.fullmatch(outcome.next_step):
+                told.setdefault("\n".join(_remedy(plan, planned.step, outcome, outcome.next_step)))
+    told.pop("", None)
     yield from told
 
 
-def _remedy(plan: Plan, step: Step, outcome: Outcome) -> Iterator[str]:
+def _remedy(plan: Plan, step: Step, outcome: Outcome, next_step: str) -> Iterator[str]:
     sign = _sign(plan, step, outcome)
+    found = _readable(outcome.message or step.title)
+    if sign is None and len(_SPAN.sub("", found).split()) < _SAYS_SOMETHING:
+        return
     seen = f"{_code(sign)}: " if sign else ""
-    yield from _item("-", f"{seen}{_sentence(_readable(outcome.message or step.title))}")
-    if outcome.next_step:
-        yield from _item(" ", f"→ {_readable(_without_record(outcome.next_step))}")
+    yield from _item("-", f"{seen}{_sentence(found)}")
+    yield from _item(" ", f"→ {_readable(_without_record(next_step))}")
 
 
 def _sign(plan: Plan, step: Step, outcome: Outcome) -> str | None:
@@ -294,16 +304,8 @@ def _name_of(path: str) -> str:
     )
 
 
-def _sources(page: FailurePage) -> Iterator[str]:
-    for source in page.plan.runbook.sources:
-        yield from _item("-", source)
-    for row in page.names:
-        yield from _item("-", f"`{row.name}`: {row.what} ({row.source})")
-
-
 def _code(text: str) -> str:
-    """Return a code span; a text that holds a backtick gets two around it."""
-    return f"`` {text} ``" if "`" in text else f"`{text.strip()}`"
+    return f"`{text.strip()}`"
 
 
 def _quoted(word: str) -> str:

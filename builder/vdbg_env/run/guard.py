@@ -7,17 +7,14 @@ import logging
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from gpucore.arming import CoreSize
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.stop import ToldToStop, stoppable
 from vdbg_env.evidence.finding import Ended, EndedBy, Finding
 from vdbg_env.record.run_directory import GUARD
+from vdbg_env.report.as_html import write_report
 from vdbg_env.report.assemble import flags_after_guard, typed_outside
-from vdbg_env.report.codec import document as doc
-from vdbg_env.report.codec.document import Document, field
-from vdbg_env.report.files import write_report
 from vdbg_env.report.model import Report
 from vdbg_env.run.begin import RunbookRequest
 from vdbg_env.run.crash_groups import of_same_cause, recorded_crashes
@@ -25,10 +22,10 @@ from vdbg_env.run.guarded import Announcer, Guarded, Room, fitting, listed
 from vdbg_env.run.session import FinishedRun, RunView, Session
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
-from vdbg_env.runbook.workload import recognise
+from vdbg_env.runbook.workload import MEMORY_MAP, recognise
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 
 GUARDED = "guarded"  # the step of the runbook that runs the command
@@ -128,8 +125,10 @@ class Announcement:
             flags = flags_after_guard(self.report.workload)
             return f"vdbg-env runbook {runbook}{flags} --from {shlex.quote(self.directory)}"
         commands = (step.command or "" for step in typed_outside(self.report, self.directory).next_steps)
+        if command := next((one for one in commands if one.startswith("vdbg-env runbook ")), None):
+            return command
         said = self.lead.next_step if self.lead and self.ended.by is EndedBy.NOT_STARTED else None
-        return next((command for command in commands if command.startswith("vdbg-env runbook ")), said)
+        return str(said) if said else None
 
 
 # Do what `vdbg-env guard` was asked for: run the command once, explain its failure, return its exit status.
@@ -144,27 +143,13 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuardRequest:
-    """The flags of `vdbg-env guard`; `hook` is a line of the shell that gets the JSON line.
-
-    `crash_status` is returned after a crash or a hang in place of the command's own status; None keeps that.
-    """
-
-    argv: tuple[str, ...]
-    core_size: CoreSize = "default"
-    termination_log: Path | None = None
-    hook: str | None = None
-    crash_status: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Guard:
     """One guarded command, and what its failure is explained with; `say` gets the line of JSON.
 
     `variables` are those of this process, with the folder of runs that its record goes to.
     """
 
-    request: GuardRequest
+    argv: tuple[str, ...]
     variables: Mapping[str, str]
     view: RunView
     command: Guarded
@@ -173,15 +158,17 @@ class Guard:
 
     def environment(self) -> Iterator[str]:
         """Yield, as lines, all that the command would find in its environment, and whether its cores have room."""
-        request, given = self.request, self.variables
-        size, words = fitting(request.core_size, recognise(request.argv).ranks, self.room())
-        argv = request.argv or _EXAMPLE
+        flags, given = self.command.settings, self.variables
+        size, words = fitting(flags.core_size, recognise(self.argv).ranks, self.room())
+        argv = self.argv or _EXAMPLE
         run = RunbookRequest(runbook=GUARD, argv=argv, inputs={"core_size": size}, batch=True, at_once=True)
         planned = self._session(run).plan().steps[0].invocation
         variables = planned.env.items() if planned else ()
         armed = {name: value.replace(_RANK_DIR, "FOLDER") for name, value in variables if value is not None}
         yield from listed(armed, given)
-        yield from listed(self.command.own_variables, {})
+        hooks = planned.hooks if planned and MEMORY_MAP not in given else {}
+        own = {**hooks, **self.command.own_variables}
+        yield from listed({name: value.replace(_RANK_DIR, "FOLDER") for name, value in own.items()}, {})
         yield "# FOLDER is steps/guarded/1/HOST-0 of the run's record."
         yield "# A variable that is set already stays as it is: NAME=VALUE vdbg-env guard -- COMMAND"
         yield "# Without any of it: the command without guard, or VDBG_GUARD=off where an image's entry point starts it"
@@ -189,19 +176,20 @@ class Guard:
 
     def run(self) -> int:
         """Run the command to its end and return its exit status; `command` must be entered."""
-        request, command = self.request, self.command
-        size, words = fitting(request.core_size, recognise(request.argv).ranks, self.room())
+        command = self.command
+        flags = command.settings
+        size, words = fitting(flags.core_size, recognise(self.argv).ranks, self.room())
         if words and "CUDA_COREDUMP_GENERATION_FLAGS" not in self.variables:
             self.say(f"vdbg-env guard: {words}")
         inputs = {"core_size": size}
-        run = RunbookRequest(runbook=GUARD, argv=request.argv, inputs=inputs, batch=True, at_once=True)
+        run = RunbookRequest(runbook=GUARD, argv=self.argv, inputs=inputs, batch=True, at_once=True)
         try:
             done = self._session(run).run(self.view)
         except Exception as error:  # a command in production does not go down with its guard
             _LOG.info("the run of the guarded command failed", exc_info=True)
             if not command.started:
                 self.say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error}")
-                command.become(request.argv)
+                command.become(self.argv)
             status = self._status(command.wait(), None)
             self.say(f"vdbg-env guard: the end of the command could not be explained: {error}")
             return status
@@ -223,7 +211,7 @@ class Guard:
         return Session(run, lambda _: None, environment=self.variables, guarded=self.command)
 
     def _status(self, ended: Ended, outcome: Status | None) -> int:
-        chosen = self.request.crash_status
+        chosen = self.command.settings.exit_status_on_crash
         return chosen if chosen is not None and crashed(ended, outcome) else exit_status(ended)
 
     def _explain(self, done: FinishedRun, ended: Ended, status: int) -> None:
@@ -249,19 +237,19 @@ class Guard:
 
     def _announce(self, announcement: Announcement) -> None:
         """Say it everywhere, the surest place first; what cannot be reached is named on stderr."""
-        request, announcer = self.request, Announcer()
+        flags, announcer = self.command.settings, Announcer()
         problems = []
-        if request.termination_log:
+        if flags.termination_log:
             message = guard_line(announcement, TERMINATION_MESSAGE_BYTES)
-            problems.append(announcer.write(request.termination_log, message))
+            problems.append(announcer.write(flags.termination_log, message))
         line = guard_line(announcement)
         self.say(line)
         try:
             with stoppable():
-                if request.hook:
-                    problems.append(announcer.run(request.hook, line))
+                if flags.hook:
+                    problems.append(announcer.run(flags.hook, line))
         except ToldToStop:
-            if request.hook:
+            if flags.hook:
                 problems.append("told to stop: the hook was not waited for")
         for problem in problems:
             if problem:
@@ -288,7 +276,7 @@ def _counted(done: FinishedRun, variables: Mapping[str, str]) -> tuple[FinishedR
     return replace(done, report=report), seen
 
 
-# Write what guard announces of a failure: one line of JSON, schema `vdbg-env/guard/v1`; fields are only ever added.
+# What guard announces of a failure, as one line of JSON: docs/schemas/guard-v1.schema.json is the contract.
 
 
 _HOSTS = 8  # named in the line; `history` counts all
@@ -296,53 +284,28 @@ _TEXT = 600  # characters of one text: a message is one line to read
 _SHORTENED = ("address", "next", "kernel", "location", "found", "ended")
 
 
-class HowEnded(Document, of=Ended):
-    """How the command ended."""
-
-    by: EndedBy
-    code: int | None
-    signal: int | None
-
-
-class GuardDocument(Document, of=Announcement):
-    """What guard prints when the command that it ran did not end well, sends to a hook, and leaves as
-    the termination message. In the latter the longest texts are null where the line would exceed 4,096 bytes.
-    """
-
-    schema: Literal["vdbg-env/guard/v1"]
-    verdict: Verdict = field("report.verdict")
-    status: int = field(
-        doc="guard's own exit status: that of the command, 128 and the number of its signal, or --exit-status-on-crash"
-    )
-    ended: HowEnded | None
-    found: str | None = field(lambda said, _: _cut(said.lead.message if said.lead else said.report.why))
-    kernel: str | None = field(lambda said, _: _cut(said.lead.kernel if said.lead else None))
-    location: str | None = field(lambda said, _: str(said.lead.location) if said.lead and said.lead.location else None)
-    process: str | None = field(lambda said, _: said.lead.process if said.lead else None, doc="which process failed")
-    rank: int | None = field(lambda said, _: said.lead.rank if said.lead else None, doc="its own rank in the workload")
-    fingerprint: str | None = field(lambda said, _: said.report.fingerprint.id if said.report.fingerprint else None)
-    seen: int | None = field(
-        lambda said, _: said.seen.times if said.seen else None,
-        doc="which crash of this fingerprint it is; null where the cause has none",
-    )
-    seen_on: list[str] = field(
-        lambda said, _: said.seen.hosts[:_HOSTS] if said.seen else (), doc="hosts it was seen on, eight at most"
-    )
-    history: str | None = field(
-        lambda said, _: str(said.seen) if said.seen else None, doc="that in words: seen 14 times on 3 nodes since ..."
-    )
-    run: str = field("report.run")
-    report: str | None = field("report_file", doc="the report's path on the machine that ran the command")
-    next: str | None = field(lambda said, _: _cut(said.next_step), doc="what to type next")
-    address: dict[str, Any] | None = field(
-        lambda said, _: said.lead.address if said.lead else None,
-        doc="why the address of an access was bad: faults[].address of vdbg-env/core/v1",
-    )
-
-
 def guard_line(said: Announcement, most: int | None = None) -> str:
     """Return one line; with `most`, its longest texts are left out until it has fewer bytes than that."""
-    document = doc.plain(said, GuardDocument)
+    lead, seen, ended = said.lead, said.seen, said.ended
+    document: dict[str, Any] = {
+        "schema": "vdbg-env/guard/v1",
+        "verdict": said.report.verdict,
+        "status": said.status,
+        "ended": ended and {"by": ended.by, "code": ended.code, "signal": ended.signal},
+        "found": _cut(lead.message if lead else said.report.why),
+        "kernel": _cut(lead.kernel if lead else None),
+        "location": str(lead.location) if lead and lead.location else None,
+        "process": lead and lead.process,
+        "rank": lead and lead.rank,
+        "fingerprint": said.report.fingerprint and said.report.fingerprint.id,
+        "seen": seen and seen.times,
+        "seen_on": seen.hosts[:_HOSTS] if seen else (),
+        "history": str(seen) if seen else None,
+        "run": said.report.run,
+        "report": said.report_file,
+        "next": _cut(said.next_step),
+        "address": lead and lead.address,
+    }
     for name in _SHORTENED:
         line = json.dumps(document)  # ASCII: a byte is a character
         if most is None or len(line) < most:

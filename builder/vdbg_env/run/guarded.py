@@ -15,16 +15,18 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from gpucore.arming import CoreSize
-from vdbg_env.build.gpus import read_gpus
 from vdbg_env.common import stop
+from vdbg_env.common.console import size_text
 from vdbg_env.common.errors import HostNotAble, VdbgError
-from vdbg_env.common.programs import Programs
-from vdbg_env.common.reading import read_document
-from vdbg_env.common.size import size_text
+from vdbg_env.common.files import read_document
+from vdbg_env.common.flags import flag, read_by
+from vdbg_env.common.programs import Programs, read_gpus
 from vdbg_env.evidence.finding import Ended, EndedBy, Observation
+from vdbg_env.image.settings import parse_size
 from vdbg_env.record.run_directory import GUARD, RunDirectory
-from vdbg_env.run.placement import DISK_FLOOR
+from vdbg_env.runbook.model import duration_s
 from vdbg_env.runbook.state import OURS, Invocation
+from vdbg_env.runbook.workload import MEMORY_MAP
 from vdbg_env.supervisor import control_files, helpers
 from vdbg_env.supervisor.watch import FORWARDED, STOPS
 
@@ -34,16 +36,55 @@ _ABOVE = 10  # descriptors below are often given a meaning by their number
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuardSettings:
-    """Limits of a guarded workload: sizes in bytes, times in seconds.
+class GuardFlags:
+    """The flags of `vdbg-env guard`: sizes in bytes, times in seconds.
 
-    `log_limit` is what is kept of each stream, `disk_floor` the free space below which nothing is recorded; without
-    `hang_after_s` nothing counts as a hang.
+    Without `hang_after` nothing counts as a hang. `hook` is a line of the shell that gets the JSON line.
+    `exit_status_on_crash` is returned after a crash or a hang in place of the command's own status; None keeps that.
     """
 
-    log_limit: int = 64 << 20
-    disk_floor: int = DISK_FLOOR
-    hang_after_s: float | None = 900.0
+    runs: Path | None = flag(help="The folder of runs that gets this one's record.")
+    keep: int = flag(default=20, show_default=True, between=(1, None), metavar="N", help="Runs of guards kept there.")
+    log_limit: int = flag(
+        default="64m", show_default=True, callback=read_by(lambda text: parse_size(text, "--log-limit")),
+        metavar="SIZE", help="What is kept of each stream.",
+    )  # fmt: skip
+    disk_floor: int = flag(
+        default="1g", show_default=True, callback=read_by(lambda text: parse_size(text, "--disk-floor")),
+        metavar="SIZE", help="Record nothing below this much free space.",
+    )  # fmt: skip
+    hang_after: float | None = flag(
+        default="15m", show_default=True, callback=read_by(lambda text: None if text == "off" else duration_s(text)),
+        metavar="DURATION", help="Without any progress while work waits, or with a GPU at full load; `off` for never.",
+    )  # fmt: skip
+    core: CoreSize = flag(
+        default="default", show_default=True,
+        help="What GPU core dumps keep: registers and code; shared, local and constant memory too; all memory.",
+    )  # fmt: skip
+    full_core: bool = flag(default=False, help="The same as --core full.")
+    memory_map: bool = flag(
+        "--memory-map/--no-memory-map", default=True, show_default=True,
+        help="Have each process with a GPU write which tensor is at which address, for the address of a crash.",
+    )  # fmt: skip
+    exit_status_on_crash: int | None = flag(
+        between=(1, 255), metavar="N",
+        help="Returned after a crash or a hang, so that what supervises this restarts it. "
+        "[default: the command's own]",
+    )  # fmt: skip
+    hook: str | None = flag(
+        metavar="LINE", help="A shell runs it after a failure, with the JSON line on standard input."
+    )
+    termination_log: Path | None = flag(
+        help="Kubernetes' termination message. [default: /dev/termination-log where there is one]"
+    )
+    print_environment: bool = flag(
+        default=False, help="Only print what COMMAND would be given, and how each is switched off."
+    )
+
+    @property
+    def core_size(self) -> CoreSize:
+        """What GPU core dumps keep."""
+        return "full" if self.full_core else self.core
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +103,7 @@ class Guarded:
     is there. Those that arrive after its end are for this program, which then has two seconds: `pending` returns them.
     """
 
-    def __init__(self, settings: GuardSettings) -> None:
+    def __init__(self, settings: GuardFlags) -> None:
         self.settings = settings
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._directory = Path()
@@ -150,19 +191,20 @@ class Guarded:
 
     def without_the_users(self, invocation: Invocation, environment: Mapping[str, str]) -> Invocation:
         """Return the invocation without what the user has set otherwise: the command runs as it is."""
+        hooks = {} if MEMORY_MAP in environment else invocation.hooks
         env = {name: value for name, value in invocation.env.items() if name not in environment}
         watch = invocation.watch.model_copy(
-            update={"output_idle_s": self.settings.hang_after_s, "gpu_pinned_s": self.settings.hang_after_s}
+            update={"output_idle_s": self.settings.hang_after, "gpu_pinned_s": self.settings.hang_after}
         )
         output = invocation.output.model_copy(update={"limit": self.settings.log_limit})
-        return replace(invocation, env=env, hooks={}, watch=watch, output=output)
+        return replace(invocation, env=env, hooks=hooks, watch=watch, output=output)
 
     def pending(self) -> tuple[int, ...]:
-        """Return the signals that came after the workload's end; all others are the workload's."""
+        """Return the signals that arrived after the workload's end; all others are the workload's."""
         return tuple(self._came)
 
     def told_to_stop(self) -> bool:
-        """Return whether a signal came after the workload's end."""
+        """Return whether a signal arrived after the workload's end."""
         return bool(self._came)
 
     def __enter__(self) -> Guarded:
@@ -322,6 +364,7 @@ _OFF = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY": "",
+    MEMORY_MAP: "off",
 }
 _WHY = {
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "a GPU core when a kernel faults",
@@ -335,6 +378,8 @@ _WHY = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "written when its watchdog gives up",
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "where it is written",
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY": "vLLM hands these on to Ray's workers",
+    MEMORY_MAP: "where each process with a GPU says which tensor is at which address",
+    "PYTHONPATH": "the plug-in that writes it, before your own path",
     "SPT_NOENV": "a process that renames itself keeps its environment",
     "VDBG_ENV_STEP": "by which the command's processes are found again",
 }

@@ -11,15 +11,13 @@ from pathlib import PurePath
 from typing import Any, Literal, Protocol, TypeVar
 
 from gpucore.mangling import short_name
+from vdbg_env.common.console import duration, json_text, printable, size_text
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.printable import printable
-from vdbg_env.common.size import duration, size_text
 from vdbg_env.record.diff import Difference
 from vdbg_env.record.dump_files import Retention, retired
 from vdbg_env.record.event_log import Event, damaged, read_events, summarize, well_formed
 from vdbg_env.record.run_directory import RunDirectory, RunHead, way_on
 from vdbg_env.record.runs import RunFolder, RunIndex, remove_run, run_folders, runs_home
-from vdbg_env.report.codec.document import Document, field
 
 Condition = Literal["running", "finished", "interrupted", "cut off"]
 
@@ -78,26 +76,35 @@ def _recorded(run: RunDirectory, head: RunHead, events: Iterable[Event]) -> Reco
         elif last.kind == "step_finished":
             steps.append(_step(last, before))
             before = last.elapsed_s
+    found, took = _reported(run)
     return RecordedRun(
         directory=run.path,
         head=head,
         condition="finished" if finish is not None else condition(run, last),
         verdict=finish["verdict"] if finish else None,
         why=finish.get("why") if finish else None,
-        found=lead_finding(run),
-        elapsed_s=last.elapsed_s if last else 0.0,
+        found=found,
+        elapsed_s=max(last.elapsed_s if last else 0.0, took),
         steps=tuple(steps),
     )
 
 
 def lead_finding(run: RunDirectory) -> str | None:
     """Return the finding to read first: what it says, in which kernel, at which line."""
+    return _reported(run)[0]
+
+
+def _reported(run: RunDirectory) -> tuple[str | None, float]:
+    """Return the finding to read first, and how long the run took in seconds, as its report says.
+
+    A replay takes no time: its report has the time that the steps took when they were recorded.
+    """
     try:
         report = run.read_report()
     except BadInput:
-        return None
+        return None, 0.0
     with well_formed(f"{run.path / 'report.json'}"):
-        return _lead(report)
+        return _lead(report), float(report.get("duration_s") or 0.0)
 
 
 def named_by_guard(run: RunDirectory) -> str | None:
@@ -133,14 +140,17 @@ def condition(run: RunDirectory, last: Event | None) -> Condition:
 def _step(event: Event, before: float) -> RecordedStep:
     result = event.data["result"]
     observations = result.get("observations", [])
+    attempts: dict[int, float] = {}  # seconds; the ranks of an attempt ran together
+    for seen in observations:
+        attempts[seen["attempt"]] = max(attempts.get(seen["attempt"], 0.0), seen.get("duration_s", 0.0))
     return RecordedStep(
         id=event.data["step"],
         outcome=event.data.get("outcome"),
         message=event.data.get("message"),
         choice=result.get("choice"),
-        attempts=len({seen.get("attempt") for seen in observations}),
+        attempts=len(attempts),
         ended=observations[-1]["ended"] if observations else None,
-        duration_s=round(event.elapsed_s - before, 3),
+        duration_s=round(max(event.elapsed_s - before, sum(attempts.values())), 3),
         error=result.get("error"),
     )
 
@@ -257,14 +267,15 @@ def _line(run: RunDirectory) -> RunLine:
     head = run.read_head()
     log = summarize(run.events)
     finish = log.last.data.get("finish") if log.last and log.last.kind == "run_finished" else None
+    found, took = _reported(run)
     try:
         return RunLine(
             run=head.run,
             condition="finished" if finish is not None else condition(run, log.last),
             verdict=None if finish is None else finish["verdict"],
             steps=log.steps,
-            elapsed_s=log.last.elapsed_s if log.last else 0.0,
-            found=lead_finding(run),
+            elapsed_s=max(log.last.elapsed_s if log.last else 0.0, took),
+            found=found,
             started=head.started,
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -390,84 +401,42 @@ def _step_line(step: RecordedStep, width: int) -> str:
     return f"    {step.id:<{width}}  {outcome:<14} {step.attempts or '':>3} {took:>11}  {why}".rstrip()
 
 
-class RunEntry(Document, of=RecordedRun):
-    """A recorded run."""
-
-    run: str = field("head.run")
-    directory: str = field(lambda run, _: str(run.directory))
-    runbook: str = field("head.runbook")
-    workload: list[str] = field("head.workload")
-    started: str = field("head.started")
-    host: str = field("head.host")
-    recorded_on: str | None = field(lambda run, _: run.head.recorded_on or None)
-    image: dict[str, Any] | None = field(
-        lambda run, _: run.head.image or None,
-        doc="The image of the containers that steps ran in: name, id, digest; null where they ran on that host.",
-    )
-    condition: Condition
-    verdict: str | None = field(doc="Null for a run that has not ended.")
-    why: str | None
-    found: str | None = field(doc="The finding to read first, in a line.")
-    elapsed_s: float
-    steps: list[RecordedStep]
+# JSON: docs/schemas/runs-v1.schema.json and runs-diff-v1.schema.json are the contracts.
 
 
-class RunsDocument(Document, of=RunList):
-    """Recorded runs, the oldest first. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/runs/v1"]
-    runs: list[RunEntry]
-    unreadable: list[str] = field(
-        lambda found, _: map(str, found.unreadable), doc="Why the records of other runs cannot be read."
+def runs_json(runs: Iterable[RecordedRun], unreadable: Iterable[BadInput] = ()) -> str:
+    """Return recorded runs as JSON, the oldest first, and why the records of others cannot be read."""
+    return json_text(
+        {
+            "schema": "vdbg-env/runs/v1",
+            "runs": [_run_json(run) for run in runs],
+            "unreadable": list(map(str, unreadable)),
+        }
     )
 
 
-class DiffDocument(Document, of=tuple):
-    """What differs between two runs in meaning, the gravest first. Fields are only ever added; kinds may grow."""
+def _run_json(run: RecordedRun) -> dict[str, Any]:
+    return {
+        "run": run.head.run,
+        "directory": str(run.directory),
+        "runbook": run.head.runbook,
+        "workload": run.head.workload,
+        "started": run.head.started,
+        "host": run.head.host,
+        "recorded_on": run.head.recorded_on or None,
+        "image": run.head.image or None,
+        "condition": run.condition,
+        "verdict": run.verdict,
+        "why": run.why,
+        "found": run.found,
+        "elapsed_s": run.elapsed_s,
+        "steps": [vars(step) for step in run.steps],
+    }
 
-    schema: Literal["vdbg-env/runs-diff/v1"]
-    differences: list[Difference] = field(lambda found, _: found)
 
-
-class RunHeadDocument(Document, of=RunHead):
-    """What a run was begun with, redacted: the file run.json of its folder. Fields are only ever added."""
-
-    schema: Literal["vdbg-env/run-head/v1"]
-    run: str = field(doc="Name of the run, unique in its folder.")
-    runbook: str
-    runbook_file: str = field(doc="Where the runbook was read from.", may_be_absent=True)
-    digest: str = field(
-        doc="SHA-256 of the runbook with its shared steps; a run is resumed by the same one only.", may_be_absent=True
-    )
-    started: str = field(doc="ISO 8601, UTC; a label, durations come from a monotonic clock.", may_be_absent=True)
-    workload: list[str] = field(doc="The command line as given, without secrets.")
-    inputs: dict[str, Any] = field(doc="Final inputs by name; a sensitive one is masked.")
-    facts: dict[str, Any] = field(doc="What was known of the place before the first step; null is not known.")
-    environment: dict[str, str] = field(may_be_absent=True)
-    tool_version: str = field(may_be_absent=True)
-    host: str = field(doc="Name of the machine, a pseudonym where one was asked for.", may_be_absent=True)
-    recorded_on: str = field(doc="Where a replayed recording was made; empty for a real run.", may_be_absent=True)
-    synthetic: bool = field(doc="Whether that recording was made by hand.", may_be_absent=True)
-    image: dict[str, Any] = field(
-        doc="The image of the containers that steps ran in: name, id, digest; empty on this machine.",
-        may_be_absent=True,
-    )
-    container: dict[str, Any] = field(
-        doc="How those containers are started, secrets redacted; enough for --resume. Defaults are left out.",
-        may_be_absent=True,
-    )
-    placement: dict[str, Any] = field(
-        doc="How the ranks of each attempt are started and how many; empty where the command line named none.",
-        may_be_absent=True,
-    )
-    disk_floor: int | None = field(
-        doc="Bytes of free space below which no step starts, as asked for; null for the usual.", may_be_absent=True
-    )
-    pseudonyms: bool = field(doc="Whether host names and addresses have stand-ins.", may_be_absent=True)
-    folder: str = field(
-        doc="The folder of this machine that commands started in; empty where it is not known, or has a secret.",
-        may_be_absent=True,
-    )
+def diff_json(found: Iterable[Difference]) -> str:
+    """Return what differs between two runs as JSON."""
+    return json_text({"schema": "vdbg-env/runs-diff/v1", "differences": [vars(one) for one in found]})
 
 
 # Write which records `runs prune` removes: as text and as JSON.
@@ -488,23 +457,28 @@ def as_text(found: PrunedRuns) -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-class RetiredRunDocument(Document, of=RetiredRun):
-    """A run that retention removes, and the rule that says so."""
-
-    run: str = field("run.path")
-    runbook: str = field("run.runbook")
-    size: int = field("run.size")
-    modified: str = field(lambda one, _: datetime.fromtimestamp(one.run.modified, UTC).isoformat(timespec="seconds"))
-    why: str
+# JSON: docs/schemas/runs-prune-v1.schema.json is the contract.
 
 
-class PrunedRunsDocument(Document, of=PrunedRuns):
-    """What retention removes from the folder of all runs; `removed` is false while it was only looked at."""
-
-    schema: Literal["vdbg-env/runs-prune/v1"]
-    place: str
-    removed: bool
-    bytes: int = field(lambda found, _: sum(one.run.size for one in found.runs))
-    runs: list[RetiredRunDocument]
-    running: list[str] = field(doc="Left because a process works on them.")
-    unreadable: list[str] = field(doc="Left because their records cannot be read.")
+def prune_json(found: PrunedRuns) -> str:
+    """Return what retention removes from the folder of all runs as JSON."""
+    return json_text(
+        {
+            "schema": "vdbg-env/runs-prune/v1",
+            "place": found.place,
+            "removed": found.removed,
+            "bytes": sum(one.run.size for one in found.runs),
+            "runs": [
+                {
+                    "run": one.run.path,
+                    "runbook": one.run.runbook,
+                    "size": one.run.size,
+                    "modified": datetime.fromtimestamp(one.run.modified, UTC).isoformat(timespec="seconds"),
+                    "why": one.why,
+                }
+                for one in found.runs
+            ],
+            "running": found.running,
+            "unreadable": found.unreadable,
+        }
+    )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 from platformdirs import user_config_path
 
 from vdbg_env.common import yaml_source
-from vdbg_env.common.errors import BadDocument, BadInput, Complaint, nearest, unreadable
-from vdbg_env.common.resources import data_dir
-from vdbg_env.common.yaml_source import Value, YamlSource
+from vdbg_env.common.errors import BadInput, nearest, unreadable
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.yaml_source import BadDocument, Complaint, Value, YamlSource
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.lint import load
 from vdbg_env.runbook.model import Catalogue, Data, Runbook
@@ -51,72 +51,11 @@ class Folder:
 def search_path(project: Path) -> tuple[Folder, ...]:
     """Return the folders that are searched, the first first."""
     here = project / "runbooks"
-    shipped = Folder(origin="shipped", path=data_dir("runbooks"))
+    shipped = Folder(origin="shipped", path=SHIPPED_DATA / "runbooks")
     user = Folder(origin="user", path=user_config_path("vdbg-env", appauthor=False) / "runbooks")
     if here.is_dir() and here.samefile(shipped.path):  # a checkout of this program
         return (user, shipped)
     return (Folder(origin="project", path=here), user, shipped)
-
-
-class RunbookFiles:
-    """The files of runbooks and of shared steps: `files`, then those of `folders`; `project` is the current folder."""
-
-    def __init__(
-        self, files: Sequence[Path] = (), folders: Sequence[Folder] | None = None, project: Path = Path()
-    ) -> None:
-        self._files = tuple(files)
-        self._folders = search_path(project) if folders is None else tuple(folders)
-        self._project = project
-
-    def runbooks(self) -> Sequence[Entry]:
-        """Return every runbook file; of two with one name, the first on the search path."""
-        return self._runbooks
-
-    @cached_property
-    def _runbooks(self) -> tuple[Entry, ...]:
-        found: dict[str, Entry] = {}
-        for path in self._files:
-            found.setdefault(path.stem, Entry(name=path.stem, path=path, origin="named"))
-        for folder in self._folders:
-            for path in _yaml_files(folder.path):
-                found.setdefault(path.stem, Entry(name=path.stem, path=path, origin=folder.origin))
-        return tuple(sorted(found.values(), key=lambda entry: entry.name))
-
-    def shared_steps(self) -> Mapping[str, YamlSource]:
-        """Return the files of every `lib` folder on the search path."""
-        found: dict[str, YamlSource] = {}
-        folders = [*dict.fromkeys(path.parent for path in self._files), *(folder.path for folder in self._folders)]
-        for folder in folders:
-            for path in _yaml_files(folder / "lib"):
-                if path.stem not in found:
-                    found[path.stem] = self.read(path)
-        return found
-
-    def read(self, path: Path) -> YamlSource:
-        """Return a file's text; raises BadInput."""
-        try:
-            with path.open("rb") as file:
-                data = file.read(yaml_source.MAX_BYTES + 1)  # one more: a longer file is refused
-        except OSError as error:
-            raise unreadable(path, error) from None
-        return yaml_source.read(data, str(path))
-
-    def named(self, file: str) -> Entry:
-        """Return the entry of the file of this path, which need not exist."""
-        return Entry(name=Path(file).stem, path=Path(file), origin="named")
-
-    def exists(self, file: str) -> bool:
-        """Say whether there is a file of this path."""
-        return Path(file).is_file()
-
-    def full_path(self, file: str) -> str:
-        """Return the absolute path of a file."""
-        return str(Path(file).absolute())
-
-    def project(self) -> YamlSource | None:
-        """Return the `vdbg.yaml` of the current folder, None where there is none; raises BadInput."""
-        path = self._project / PROJECT_FILE
-        return self.read(path) if path.is_file() else None
 
 
 def _yaml_files(folder: Path) -> Iterator[Path]:
@@ -124,22 +63,65 @@ def _yaml_files(folder: Path) -> Iterator[Path]:
         yield from sorted(path for path in folder.iterdir() if path.suffix in {".yaml", ".yml"} and path.is_file())
 
 
-class RunbookLibrary:
-    """The runbooks by name."""
+def _found(files: Sequence[Path], folders: Sequence[Folder]) -> tuple[Entry, ...]:
+    """Return every runbook file by name; of two with one name, the first on the search path."""
+    found: dict[str, Entry] = {}
+    for path in files:
+        found.setdefault(path.stem, Entry(name=path.stem, path=path, origin="named"))
+    for folder in folders:
+        for path in _yaml_files(folder.path):
+            found.setdefault(path.stem, Entry(name=path.stem, path=path, origin=folder.origin))
+    return tuple(sorted(found.values(), key=lambda entry: entry.name))
 
-    def __init__(self, files: RunbookFiles, catalogue: Callable[[], Catalogue]) -> None:
-        self._files = files
-        self._catalogue = catalogue  # called for the first runbook that is loaded: names need no built-in
+
+def _read(path: Path) -> YamlSource:
+    """Return a file's text; raises BadInput."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(yaml_source.MAX_BYTES + 1)  # one more: a longer file is refused
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return yaml_source.read(data, str(path))
+
+
+class RunbookLibrary:
+    """The runbooks by name: `files`, then those of `folders`; `project` is the current folder.
+
+    `catalogue` is called for the first runbook that is loaded: names need no built-in.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        catalogue: Callable[[], Catalogue],
+        *,
+        folders: Sequence[Folder] | None = None,
+        project: Path = Path(),
+    ) -> None:
+        self._files = tuple(files)
+        self._catalogue = catalogue
+        self._folders = search_path(project) if folders is None else tuple(folders)
+        self._project = project
 
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """Every runbook that can be started by name."""
-        return tuple(self._files.runbooks())
+        return _found(self._files, self._folders)
 
     @cached_property
     def steps(self) -> Library:
-        """The shared steps."""
-        return Library(dict(self._files.shared_steps()))
+        """The shared steps: the files of every `lib` folder on the search path."""
+        found: dict[str, YamlSource] = {}
+        for folder in [*dict.fromkeys(path.parent for path in self._files), *(one.path for one in self._folders)]:
+            for path in _yaml_files(folder / "lib"):
+                if path.stem not in found:
+                    found[path.stem] = _read(path)
+        return Library(found)
+
+    def project(self) -> YamlSource | None:
+        """Return the `vdbg.yaml` of the current folder, None where there is none; raises BadInput."""
+        path = self._project / PROJECT_FILE
+        return _read(path) if path.is_file() else None
 
     def load(self, name: str) -> Runbook:
         """Return the linted runbook called `name`, or the one in the file of that path.
@@ -151,11 +133,7 @@ class RunbookLibrary:
     def load_recorded(self, head: RunHead) -> Runbook:
         """Return the runbook of a recorded run: its own copy, else its file if that is still there, else by name."""
         named = any(entry.name == head.runbook and entry.origin == "named" for entry in self.entries)
-        return self.load(head.runbook if named or not self._files.exists(head.runbook_file) else head.runbook_file)
-
-    def full_path(self, file: str) -> str:
-        """Return the path of a runbook's file that names it in any folder."""
-        return self._files.full_path(file)
+        return self.load(head.runbook if named or not Path(head.runbook_file).is_file() else head.runbook_file)
 
     def kept_texts(self, name: str) -> dict[str, str]:
         """Return the texts of the runbooks and shared steps that a run of `name` needs again in any folder.
@@ -172,7 +150,7 @@ class RunbookLibrary:
             if entry.origin == "shipped" or file in texts:
                 continue
             try:
-                source = self._files.read(entry.path)
+                source = _read(entry.path)
             except (BadInput, BadDocument):
                 continue
             texts[file] = _text(source.text)
@@ -199,18 +177,18 @@ class RunbookLibrary:
     def entry(self, name: str) -> Entry:
         """Return where a runbook is; raises BadInput with the nearest name."""
         if name.endswith((".yaml", ".yml")) or "/" in name:
-            return self._files.named(name)
+            return Entry(name=Path(name).stem, path=Path(name), origin="named")
         known = {entry.name: entry for entry in self.entries}
         if name not in known:
             here = f"./{name}.yaml"
-            close = here if self._files.exists(here) else nearest(name, known)
+            close = here if Path(here).is_file() else nearest(name, known)
             hint = f" (did you mean {close!r}?)" if close else ""
             raise BadInput(f"no runbook {name!r}{hint}", next_step="vdbg-env runbooks list")
         return known[name]
 
     def load_entry(self, entry: Entry) -> Runbook:
         """Return the linted runbook of one file; raises BadDocument with every complaint."""
-        source = self._files.read(entry.path)
+        source = _read(entry.path)
         runbook = load(source, self.steps, self._catalogue(), runbooks=[x.name for x in self.entries])
         if runbook.name != entry.path.stem:
             what = f"the file is called {entry.path.name}, so the runbook's name is {entry.path.stem!r}"
@@ -250,3 +228,8 @@ def _said(value: Value, key: str) -> set[str]:
 
 def _text(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+def runbook_names() -> frozenset[str]:
+    """Return the names of the runbooks that a command can name: those shipped and the user's own."""
+    return frozenset(entry.name for entry in _found((), search_path(Path())))

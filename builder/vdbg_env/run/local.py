@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.files import write_whole
 from vdbg_env.common.stop import waiting
-from vdbg_env.common.writing import write_whole
 from vdbg_env.evidence.finding import Observation
 from vdbg_env.run.attempt import SupervisedStep, has_ended
 from vdbg_env.run.guarded import Guarded

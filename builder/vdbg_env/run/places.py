@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from vdbg_env.common import plug_ins
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.programs import ProgramRunner, Programs
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash.files import SourceFiles
 from vdbg_env.engine.targets import Targets
 from vdbg_env.image.settings import DATA, PACKAGES, StepContainer
@@ -23,9 +22,6 @@ from vdbg_env.runbook.model import TOOLS
 
 if TYPE_CHECKING:
     from vdbg_env.run.begin import RunbookRequest
-
-PLUG_INS = "vdbg_env.placements"  # the group of entry points
-_SHIPPED = {"slurm": "vdbg_env_slurm"}  # found without an installation's metadata, as in a checkout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +83,7 @@ class Places:
             reading=lambda _: programs,
             binaries=Targets(),
             environment=self.environment,
-            data_dir=str(data_dir("runbooks")),
+            data_dir=str(SHIPPED_DATA / "runbooks"),
             sources=self._sources(),
             placement=placement,
             close=lambda: None,
@@ -100,6 +96,7 @@ class Places:
         Raises BadInput, HostNotAble and EngineFailed when steps could not be started there.
         """
         from vdbg_env.engine.client import connect
+        from vdbg_env.run.attempt import OneRank
         from vdbg_env.run.container import (
             ContainerBinaries,
             ContainerPrograms,
@@ -108,9 +105,8 @@ class Places:
             StepContainers,
             look,
         )
-        from vdbg_env.run.ranks import OneRank
 
-        steps = StepContainers(connect, container, runbooks=data_dir("runbooks"), tell=notice)
+        steps = StepContainers(connect, container, runbooks=SHIPPED_DATA / "runbooks", tell=notice)
         image = look(steps, TOOLS, name=name)
         given = dict(container.settings.env)
         inside = ContainerPrograms(steps, image, asked=TOOLS, machine=self.programs)
@@ -155,7 +151,7 @@ class Places:
         return plug_in(asked.on).place(self, asked)
 
     def _sources(self) -> SourceFiles:
-        return SourceFiles((str(self.folder), str(data_dir("images") / "samples")), ())
+        return SourceFiles((str(self.folder), str(SHIPPED_DATA / "images" / "samples")), ())
 
 
 class PlugIn(Protocol):
@@ -186,15 +182,8 @@ class PlugIn(Protocol):
         ...  # fmt: skip
 
 
-def other_plug_ins() -> frozenset[str]:
-    """Return the names of the placements that other packages have installed."""
-    return frozenset(entry_points(group=PLUG_INS).names)
-
-
 def plug_in(name: str) -> PlugIn:
     """Return the module of the plug-in for `--on NAME`; raises BadInput where none is installed."""
-    if name in _SHIPPED:
-        return cast(PlugIn, import_module(_SHIPPED[name]))
-    for found in entry_points(group=PLUG_INS, name=name):
-        return cast(PlugIn, found.load())
+    if module := plug_ins.plug_in(plug_ins.PLACEMENTS, name):
+        return cast(PlugIn, module)
     raise BadInput(f"no placement {name!r} is installed", next_step="--on local, docker or slurm")

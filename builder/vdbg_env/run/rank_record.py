@@ -13,11 +13,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.common.reading import read_document, read_whole
-from vdbg_env.common.writing import write_whole
+from vdbg_env.common.files import read_document, read_whole, write_whole
 from vdbg_env.evidence.finding import Artifact, Observation, RankClock
-from vdbg_env.record.files import disarm
-from vdbg_env.record.values import to_document
+from vdbg_env.record.progress import to_document
+from vdbg_env.record.run_directory import disarm
 from vdbg_env.run.attempt import Stopped, digest_of, masked, observation
 from vdbg_env.run.orders import NODE, Orders
 from vdbg_env.runbook.model import ArtifactRule

@@ -13,75 +13,31 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from vdbg_env.common.reading import read_document
+from vdbg_env.common.files import NotAFile, open_file, read_document
 from vdbg_env.common.stop import PATIENCE_S, ToldToStop, in_background
-from vdbg_env.common.writing import NotAFile, open_file
 from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, Observation
-from vdbg_env.record.files import write_json
 from vdbg_env.record.masking import mask_artifact, redact_text
+from vdbg_env.record.progress import from_document
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.values import from_document
-from vdbg_env.run.attempt import READ_LIMIT_S, READ_MORE_S, Check, InThread, Stopped, digest_of
+from vdbg_env.record.run_directory import write_json
+from vdbg_env.run.attempt import (
+    HOST,
+    READ_LIMIT_S,
+    READ_MORE_S,
+    Check,
+    InThread,
+    OneRank,
+    Stopped,
+    digest_of,
+    on_this_host,
+)
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, STOP, Orders, sealed
 from vdbg_env.run.placement import Layout, StartedAttempt, StartedStep, StepPlacement, StepRunner
 from vdbg_env.run.rank_record import observe
 from vdbg_env.runbook.machine import master_port, ranked
-from vdbg_env.runbook.state import Invocation, placed
+from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.watch import GROWTH, GrowingFiles
-
-HOST = "localhost"
-
-
-class OneRank:
-    """A StepPlacement of one rank that `runner` starts."""
-
-    def __init__(self, runner: StepRunner) -> None:
-        self._runner = runner
-
-    def layout(self, invocation: Invocation) -> Layout:
-        """Return one rank, whose folder is known beforehand."""
-        return Layout(folder=f"{HOST}-0")
-
-    def start(self, invocation: Invocation, directory: Path) -> StartedRanks:
-        """Start the rank; see `StepPlacement.start`."""
-        folder = directory / f"{HOST}-0"
-        return StartedRanks(self._runner.start(on_this_host(invocation, folder, 0), folder))
-
-    def adopt(self, invocation: Invocation, directory: Path) -> StartedRanks | None:
-        """Take over the rank; see `StepPlacement.adopt`."""
-        folder = directory / f"{HOST}-0"
-        step = self._runner.adopt(on_this_host(invocation, folder, 0), folder)
-        return None if step is None else StartedRanks(step)
-
-
-class StartedRanks:
-    """A StartedAttempt of ranks that are waited for one after the other."""
-
-    def __init__(self, *steps: StartedStep) -> None:
-        self._steps = steps
-        self._seen: list[Observation] = []
-
-    def wait(self, timeout_s: float | None = None) -> tuple[Observation, ...] | None:
-        """Return what was seen of each rank, once all have ended."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        for step in self._steps[len(self._seen) :]:
-            seen = step.wait(None if until is None else max(0.0, until - time.monotonic()))
-            if seen is None:
-                return None
-            self._seen.append(seen)
-        return tuple(self._seen)
-
-    def cancel(self, *, firmly: bool = False) -> None:
-        """Have all ranks ended."""
-        for step in self._steps:
-            step.cancel(firmly=firmly)
-
-
-def on_this_host(invocation: Invocation, folder: Path, rank: int) -> Invocation:
-    """Return the invocation of one rank, with its number, host and folder filled in."""
-    return placed(invocation, attempt=invocation.attempt, rank=rank, host=HOST, directory=str(folder.resolve()))
-
 
 # What the ranks of an attempt wrote into its folder, for placements whose ranks run on other nodes.
 

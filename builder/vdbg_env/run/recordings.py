@@ -16,15 +16,14 @@ from functools import partial
 from pathlib import Path
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.reading import read_document
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.files import read_document
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation
-from vdbg_env.record.files import prepared
 from vdbg_env.record.masking import redact_run
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.run.attempt import Check, InThread, Stopped, next_data, observation
+from vdbg_env.record.run_directory import prepared
+from vdbg_env.run.attempt import HOST, Check, InThread, StartedRanks, Stopped, next_data, observation, on_this_host
 from vdbg_env.run.placement import Layout, StartedAttempt, StepPlacement
-from vdbg_env.run.ranks import HOST, StartedRanks, on_this_host
 from vdbg_env.runbook.model import Matcher
 from vdbg_env.runbook.state import Invocation, placed
 from vdbg_env.supervisor.control_files import ENDED
@@ -35,7 +34,7 @@ DEEPEST = 64  # folders in folders; a run with its steps, attempts and ranks has
 
 
 class Replay:
-    """A StepRunner that plays a recording; `redactor` has the secrets of this run.
+    """A StepPlacement over a recording: an attempt has the ranks that were recorded; `redactor` has this run's secrets.
 
     With `step`, that step is played, whichever is asked for.
     """
@@ -45,14 +44,39 @@ class Replay:
         self._step = step
         self._redactor = redactor or Redactor()
 
-    def ranks(self, invocation: Invocation) -> tuple[str, ...]:
+    def layout(self, invocation: Invocation) -> Layout:
+        """Return the recorded ranks; a single one gets the folder that it would have here."""
+        ranks = self._ranks(invocation)
+        return Layout(ranks=len(ranks)) if ranks[1:] else Layout(folder=f"{HOST}-0")
+
+    def start(self, invocation: Invocation, directory: Path) -> StartedRanks:
+        """Copy each recorded rank into the attempt's folder."""
+        ranks = self._ranks(invocation)
+        if not ranks[1:]:
+            folder = directory / f"{HOST}-0"
+            return StartedRanks(self.rank(on_this_host(invocation, folder, 0), folder))
+        return StartedRanks(*(self._started(invocation, directory / name) for name in ranks))
+
+    def adopt(self, invocation: Invocation, directory: Path) -> StartedRanks | None:
+        """Return None: a copy may have been cut short, so it is made again."""
+        return None
+
+    def _started(self, invocation: Invocation, folder: Path) -> ReplayedStep:
+        host, _, rank = folder.name.rpartition("-")
+        folder.mkdir(exist_ok=True)
+        number = int(rank) if rank.isdecimal() else 0
+        directory = str(folder.resolve())
+        filled = placed(invocation, attempt=invocation.attempt, rank=number, host=host, directory=directory)
+        return self.rank(filled, folder, recorded=folder.name)
+
+    def _ranks(self, invocation: Invocation) -> tuple[str, ...]:
         """Return the folders of the ranks that were recorded of an attempt."""
         with ExitStack() as opened:
             attempt = self._attempt(invocation, opened)
             return () if attempt is None else _ranks(attempt)
 
-    def start(self, invocation: Invocation, directory: Path, *, recorded: str | None = None) -> ReplayedStep:
-        """Copy a rank of the recorded attempt into the run, the first where none is named; see `StepRunner.start`."""
+    def rank(self, invocation: Invocation, directory: Path, *, recorded: str | None = None) -> ReplayedStep:
+        """Copy a rank of the recorded attempt into the run, the first where none is named."""
 
         def copy(check: Check) -> None:
             if not self._copied(invocation, directory, recorded, check):
@@ -93,10 +117,6 @@ class Replay:
             finally:
                 shutil.rmtree(staged, ignore_errors=True)
         return True
-
-    def adopt(self, invocation: Invocation, directory: Path) -> ReplayedStep | None:
-        """Take over an attempt whose files were copied whole; `ended.json` is not enough to tell, so copy again."""
-        return None
 
 
 class ReplayedStep:
@@ -242,41 +262,6 @@ def _copy_data(source: int, target: int, size: int, check: Check) -> None:
         at += os.pwrite(target, data, at)
 
 
-# The ranks of a recording in place of running steps.
-
-
-class RecordedRanks:
-    """A StepPlacement over a recording: an attempt has the ranks that were recorded."""
-
-    def __init__(self, replay: Replay) -> None:
-        self._replay = replay
-
-    def layout(self, invocation: Invocation) -> Layout:
-        """Return the recorded ranks; a single one gets the folder that it would have here."""
-        ranks = self._replay.ranks(invocation)
-        return Layout(ranks=len(ranks)) if ranks[1:] else Layout(folder=f"{HOST}-0")
-
-    def start(self, invocation: Invocation, directory: Path) -> StartedRanks:
-        """Copy each recorded rank into the attempt's folder."""
-        ranks = self._replay.ranks(invocation)
-        if not ranks[1:]:
-            folder = directory / f"{HOST}-0"
-            return StartedRanks(self._replay.start(on_this_host(invocation, folder, 0), folder))
-        return StartedRanks(*(self._started(invocation, directory / name) for name in ranks))
-
-    def adopt(self, invocation: Invocation, directory: Path) -> StartedRanks | None:
-        """Return None: a copy may have been cut short, so it is made again."""
-        return None
-
-    def _started(self, invocation: Invocation, folder: Path) -> ReplayedStep:
-        host, _, rank = folder.name.rpartition("-")
-        folder.mkdir(exist_ok=True)
-        number = int(rank) if rank.isdecimal() else 0
-        directory = str(folder.resolve())
-        filled = placed(invocation, attempt=invocation.attempt, rank=number, host=host, directory=directory)
-        return self._replay.start(filled, folder, recorded=folder.name)
-
-
 # Takes what another run has seen already in place of running the same once more.
 
 
@@ -312,7 +297,7 @@ class AnsweredSteps:
     def layout(self, invocation: Invocation) -> Layout:
         """Return the ranks: those that were recorded, where they answer the step."""
         found = self._answer(invocation)
-        return self._placement.layout(invocation) if found is None else self._ranks(found).layout(invocation)
+        return self._placement.layout(invocation) if found is None else self._replay(found).layout(invocation)
 
     def start(self, invocation: Invocation, directory: Path) -> StartedAttempt:
         """Copy what was recorded, or start the attempt; see `StepPlacement.start`."""
@@ -320,14 +305,14 @@ class AnsweredSteps:
         if found is None:
             return self._placement.start(invocation, directory)
         note = f"taken from step {found.step!r} of run {self._run.name}, and not run again"
-        return AnsweredAttempt(self._ranks(found).start(invocation, directory), note)
+        return AnsweredAttempt(self._replay(found).start(invocation, directory), note)
 
     def adopt(self, invocation: Invocation, directory: Path) -> StartedAttempt | None:
         """Take over an attempt; one that was copied is copied again."""
         return self._placement.adopt(invocation, directory) if self._answer(invocation) is None else None
 
-    def _ranks(self, found: _Recorded) -> RecordedRanks:
-        return RecordedRanks(Replay(self._run, self._redactor, step=found.step))
+    def _replay(self, found: _Recorded) -> Replay:
+        return Replay(self._run, self._redactor, step=found.step)
 
     def _answer(self, invocation: Invocation) -> _Recorded | None:
         """Return the attempt that was the same command with the same changes, and left what this one is for."""
@@ -400,7 +385,7 @@ class RecordingHead:
 
 def bundled_recording(runbook: str) -> Path | None:
     """Return the recording that is shipped for a runbook."""
-    folder = data_dir("runbooks") / "recordings" / runbook
+    folder = SHIPPED_DATA / "runbooks" / "recordings" / runbook
     return folder if folder.is_dir() else None
 
 

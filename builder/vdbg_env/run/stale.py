@@ -11,13 +11,12 @@ from functools import cache
 from pathlib import Path, PurePath
 
 from vdbg_env.common import yaml_source
-from vdbg_env.common.errors import Complaint, HostNotAble
-from vdbg_env.common.programs import ProgramRunner
-from vdbg_env.common.resources import data_dir, read_tables
-from vdbg_env.common.yaml_source import Value
-from vdbg_env.evidence.finding import Finding, HowKnown, Level
+from vdbg_env.common.errors import HostNotAble
+from vdbg_env.common.programs import ProgramRunner, tool_version
+from vdbg_env.common.resources import SHIPPED_DATA, read_tables
+from vdbg_env.common.yaml_source import Complaint, Value
+from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 from vdbg_env.evidence.knowledge import NameJudgement, shipped_knowledge
-from vdbg_env.evidence.tools import tool_version
 from vdbg_env.image.knowledge import Knowledge, read_knowledge, version_key
 from vdbg_env.runbook.model import Run, Runbook, Step
 from vdbg_env.runbook.workload import as_flags, recognise
@@ -153,7 +152,7 @@ class Versions:
 @cache
 def shipped_tables() -> Knowledge:
     """Read the shipped tables; raises BadDocument where one is wrong."""
-    return read_knowledge(read_tables(data_dir("images") / "knowledge"))
+    return read_knowledge(read_tables(SHIPPED_DATA / "images" / "knowledge"))
 
 
 def mismatches(versions: Versions, tables: Knowledge) -> tuple[Finding, ...]:
@@ -203,7 +202,7 @@ def _finding(message: str, next_step: str) -> Finding:
         message=message,
         how_known=HowKnown.HOST_CHECK,
         confidence=0.85,
-        next_step=next_step,
+        next_step=NextStep(next_step),
     )
 
 
@@ -219,7 +218,7 @@ def name_complaints(files: Iterable[Path], vllm: str | None = None) -> tuple[Com
 
     `vllm` is a release, the newest known without one. Every file has passed the runbook's own lint.
     """
-    shared = sorted((data_dir("runbooks") / "lib").glob("*.yaml"))
+    shared = sorted((SHIPPED_DATA / "runbooks" / "lib").glob("*.yaml"))
     return tuple(complaint for path in dict.fromkeys([*files, *shared]) for complaint in _of_file(path, vllm))
 
 
@@ -317,7 +316,7 @@ class StaleSetting:
             message=self.text,
             how_known=HowKnown.HOST_CHECK,
             confidence=0.9,
-            next_step=f"use {instead}" if instead and instead != "nothing" else None,
+            next_step=NextStep(f"use {instead}") if instead and instead != "nothing" else None,
         )
 
 

@@ -22,7 +22,7 @@ from vdbg_env.runbook.model import Data
 MAX_LENGTH = 4096  # characters of one expression
 
 Value = Data | Mapping[str, Data]
-"""What a root name stands for; a mapping may make its members when they are asked for."""
+"""What a root name means; a mapping may make its members when they are asked for."""
 
 Names = Mapping[str, "Names | None"]
 """What an expression may name: root -> members, and so on down; None where everything below is allowed."""
@@ -35,6 +35,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _PLACE = re.compile(r"ERROR: <input>:(\d+):(\d+): ([^\n]*)")
+_UNREAD = re.compile(r"Syntax error: (?:mismatched|extraneous) input '(.*)' expecting ")
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
 
 
@@ -137,6 +138,8 @@ def _bad_expression(text: str, message: str, names: Names) -> BadExpression:
         return BadExpression(_reason(message))
     line, column, what = int(found[1]), int(found[2]), found[3]
     what = what.removesuffix(" [INVALID_ARGUMENT]").replace(" (in container '')", "")
+    if unread := _UNREAD.match(what):
+        what = "the expression ends too early" if unread[1] == "<EOF>" else f"{unread[1]!r} has no meaning here"
     offset = sum(len(x) + 1 for x in text.split("\n")[: max(0, line - 1)]) + max(0, column - 1)
     undeclared = _UNDECLARED.search(what)
     if undeclared:
@@ -269,7 +272,7 @@ class Piece:
 
 
 def pieces(text: str) -> tuple[Piece, ...]:
-    """Split a text at its `${{ }}`; `$${{` stands for a literal `${{`. Raises BadExpression when one never ends."""
+    """Split a text at its `${{ }}`; `$${{` is a literal `${{`. Raises BadExpression when one never ends."""
     return tuple(_pieces(text))
 
 

@@ -9,13 +9,25 @@ from typing import Any, assert_never
 
 from gpucore.dwarf import SourceFrame, parse_frame
 from vdbg_env.common.errors import BadInput
-from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, Observation, WorkerEnvironment
+from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, NextStep, Observation, WorkerEnvironment
 from vdbg_env.evidence.ranks import rank_findings, torchrun_findings
 from vdbg_env.evidence.system import memory_kill_findings, not_started_findings
-from vdbg_env.runbook import expressions, scope, workload
+from vdbg_env.runbook import expressions, workload
 from vdbg_env.runbook.expressions import ExpressionFailed, Names, Value, compile_condition
 from vdbg_env.runbook.model import Data, End, Manual, Next, Outcome, Run, Runbook, Status, Step, ToRunbook, Uses
-from vdbg_env.runbook.state import Finish, RunState, RunStep, StepRecord, StepResult, Verdict
+from vdbg_env.runbook.state import (
+    Finish,
+    RunState,
+    RunStep,
+    StepRecord,
+    StepResult,
+    Verdict,
+    first_end,
+    names_in,
+    values_before,
+    values_of_attempts,
+    values_of_results,
+)
 
 _UNKNOWN_FACTOR = 0.7  # more likely than not the variable arrived, and so below every finding that saw it arrive
 _WITHOUT_DELTA = {HowKnown.GPU_CORE, HowKnown.SANITIZER}  # what these show is true whatever the step's settings were
@@ -50,13 +62,13 @@ class _Judge:
         self.step = step
         self.result = result
         self.notes: list[str] = list(result.notes)
-        self.names: Names = scope.names(state.runbook, step, "after")
+        self.names: Names = names_in(state.runbook, step, "after")
         self.values: dict[str, Value] = {
-            **scope.values_before(state.runbook, state.inputs, state.facts, state.trail),
-            **scope.values_of_results(state.runbook, step, result),
+            **values_before(state.runbook, state.inputs, state.facts, state.trail),
+            **values_of_results(state.runbook, step, result),
         }
         if isinstance(step, Run):
-            self.values |= scope.values_of_attempts(step, result.observations)
+            self.values |= values_of_attempts(step, result.observations)
 
     def record(self) -> StepRecord:
         """Return the record; a step whose own work failed has the outcome `error`, whatever its text says."""
@@ -79,7 +91,7 @@ class _Judge:
             step=self.step.id,
             outcome=Status.ERROR if failure else outcome.status,
             next=self._next(outcome.next),
-            ended=scope.first_failure(observations),
+            ended=first_end(observations),
             message=message,
             attempts=len({x.attempt for x in observations}),
             reproduced=0 if failure else self._attempts_that_hold(outcome),
@@ -141,7 +153,7 @@ class _Judge:
     def _values_of(self, attempt: int) -> dict[str, Value]:
         assert isinstance(self.step, Run)
         alone = [x for x in self.result.observations if x.attempt == attempt]
-        return {**self.values, **scope.values_of_attempts(self.step, alone)}
+        return {**self.values, **values_of_attempts(self.step, alone)}
 
     def _error_outcome(self) -> Outcome:
         """Return where a step goes that could not do its work: its own `error` outcome, else its last one."""
@@ -166,7 +178,7 @@ class _Judge:
                 confidence=outcome.confidence,
                 location=_frame(self._text(outcome.location)),
                 step=self.step.id,
-                next_step=self._text(outcome.next_step),
+                next_step=NextStep.read(said) if (said := self._text(outcome.next_step)) else None,
                 **self._process(outcome),
             ),
         )
@@ -202,7 +214,7 @@ class _Judge:
             return None
         if not self.result.observations:
             return "nothing was observed"
-        ended = scope.first_failure(self.result.observations)
+        ended = first_end(self.result.observations)
         if ended and ended.by in {EndedBy.NOT_STARTED, EndedBy.DISK, EndedBy.ENGINE_LOST, EndedBy.NODE_LOST}:
             return ended.message or f"the step did not run to its end ({ended.by.value})"
         return None
@@ -235,7 +247,7 @@ class _Judge:
         """Say which engine argument of the step vLLM put back: such a step has tried nothing."""
         if not isinstance(self.step, Run) or not self.step.engine_args:
             return None
-        names = scope.names(self.state.runbook, self.step, "before")
+        names = names_in(self.state.runbook, self.step, "before")
         try:
             asked = filled_engine_args(self.step, names, self.values)
         except ExpressionFailed as error:
@@ -363,7 +375,7 @@ _STRENGTH: tuple[tuple[Status, Verdict, str], ...] = (
 
 
 def conclude(trail: Sequence[StepRecord], runbook: Runbook | None = None) -> Finish:
-    """Return the end of a run that came to its end.
+    """Return the end of a finished run.
 
     Given the runbook, checks of the host alone conclude nothing about a workload that was to be run and never was.
     """

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from vdbg_env.common import patterns
-from vdbg_env.common.errors import BadDocument, Complaint, nearest
-from vdbg_env.common.yaml_source import Path, YamlSource
-from vdbg_env.runbook import expressions, scope, workload
+from vdbg_env.common.errors import nearest
+from vdbg_env.common.yaml_source import BadDocument, Complaint, Path, YamlSource
+from vdbg_env.runbook import expressions, workload
 from vdbg_env.runbook.expressions import BadExpression, Names, compile_condition, is_template
 from vdbg_env.runbook.model import (
     TOOLS,
@@ -35,6 +35,7 @@ from vdbg_env.runbook.model import (
     Uses,
 )
 from vdbg_env.runbook.parse import Library, Places, resolve
+from vdbg_env.runbook.state import command_names, names_in
 
 _Edges = Sequence[Sequence[tuple[Path, Next]]]  # of each step, every `next` with the path at which it was written
 
@@ -268,7 +269,7 @@ def _fits(given: Input, value: Data) -> bool:
 
 
 def _commands(runbook: Runbook, places: Places) -> Iterator[Complaint]:
-    names = scope.command_names(runbook)
+    names = command_names(runbook)
     for name, command in runbook.commands.items():
         path: Path = ("spec", "commands", name)
         yield from _texts(_command_texts(command), path, names, places)
@@ -342,7 +343,7 @@ class _Step:
         self.places = places
         self.step = step
         self.path: Path = ("spec", "steps", index)
-        self.before = scope.names(runbook, step, "before")
+        self.before = names_in(runbook, step, "before")
 
     def complaints(self) -> Iterator[Complaint]:
         step = self.step
@@ -387,7 +388,7 @@ class _Step:
         yield from _matchers(step.matchers.values(), (*self.path, "matchers"), self.places)
         yield from _artifacts(step.artifacts.values(), (*self.path, "artifacts"), self.places)
         if step.repeat.until is not None:
-            names = scope.names(self.runbook, step, "attempt")
+            names = names_in(self.runbook, step, "attempt")
             yield from self._condition(step.repeat.until, (*self.path, "repeat", "until"), names)
         for index, reader in enumerate(step.readers):
             yield from self._builtin(reader, "reader", (*self.path, "readers", index))
@@ -400,7 +401,7 @@ class _Step:
                 yield self.places.complaint((*self.path, "argv", "remove", index), what)
 
     def _results(self, results: Mapping[str, str]) -> Iterator[Complaint]:
-        names = scope.names(self.runbook, self.step, "after")
+        names = names_in(self.runbook, self.step, "after")
         for name, text in results.items():
             if "-" in name:
                 what = f"result {name!r}: a name used in expressions has no '-'"
@@ -424,7 +425,7 @@ class _Step:
             yield from _texts(_strings(value), where, self.before, self.places)
 
     def _outcomes(self, outcomes: Sequence[Outcome]) -> Iterator[Complaint]:
-        names = scope.names(self.runbook, self.step, "after")
+        names = names_in(self.runbook, self.step, "after")
         for index, outcome in enumerate(outcomes):
             path = (*self.path, "outcomes", index, outcome.status.value)
             last = index == len(outcomes) - 1
@@ -463,7 +464,7 @@ def _strings(value: Data) -> Iterator[tuple[Path, str]]:
 # Read a runbook, resolve it and lint it: what the rest of the program starts from.
 
 
-_ADVICE = "vdbg-env runbooks schema shows every key; docs/07-runbook-format.md explains them"
+_ADVICE = "vdbg-env runbooks schema shows every key; docs/guides/write-a-runbook.md explains them"
 
 
 def load(

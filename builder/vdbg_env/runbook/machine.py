@@ -1,6 +1,6 @@
 """Decide what a run does next: a pure state machine from inputs and step results to decisions.
 
-`start` gives the first decision; `advance` takes what came of one decision and gives the next. Nothing here starts a
+`start` gives the first decision; `advance` takes the result of one decision and gives the next. Nothing here starts a
 process, reads a clock or a file: a run is resumed by replaying its recorded results. `plan` shows the same decisions
 with nothing started.
 """
@@ -17,7 +17,7 @@ from typing import Literal, assert_never
 from vdbg_env.common.errors import BadInput, nearest
 from vdbg_env.evidence import ranks
 from vdbg_env.evidence.finding import EndedBy, Observation
-from vdbg_env.runbook import expressions, judge, scope, workload
+from vdbg_env.runbook import expressions, judge, workload
 from vdbg_env.runbook.expressions import ExpressionFailed, Names, Value, compile_condition, why_false
 from vdbg_env.runbook.judge import conclude, filled_engine_args
 from vdbg_env.runbook.model import (
@@ -54,6 +54,9 @@ from vdbg_env.runbook.state import (
     StepResult,
     UseBuiltin,
     Verdict,
+    names_in,
+    values_before,
+    values_of_attempts,
 )
 from vdbg_env.runbook.workload import Inputs, overlaid_argv, overlaid_env, recognise
 
@@ -308,6 +311,9 @@ def filled_builtin(builtin: Builtin, names: Names, values: dict[str, Value]) -> 
     return Builtin(uses=builtin.uses, parameters=filled)
 
 
+_ARMED = "CUDA_COREDUMP_FILE"  # a step that sets it looks for the address of a crash
+
+
 def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> RunStep:
     command = state.runbook.commands[step.command]
     base = _argv(command, names, values)
@@ -324,6 +330,9 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
     serves = driver is not None or recognise(base).serves
     final = _environment(env, names, values)
     hooks = _witness(state, final, arguments) if hook or (step.verify_env and recognise(base).kind == "vllm") else {}
+    if state.facts.data_dir and final.get(_ARMED) is not None:
+        facts = state.facts
+        hooks = workload.memory_hook(base, hooks, data_dir=facts.data_dir, python_path=facts.python_path)
     invocation = Invocation(
         step=step.id,
         attempt=1,
@@ -337,7 +346,7 @@ def _run(state: RunState, step: Run, names: Names, values: dict[str, Value]) -> 
         output=step.output,
         matchers=(
             *matchers.values(),
-            *_own_matchers(arguments, plugged=bool(hook), witnessed=bool(hooks), serves=serves),
+            *_own_matchers(arguments, plugged=bool(hook), witnessed=workload.WITNESS_VARIABLE in hooks, serves=serves),
         ),
         artifacts=tuple(step.artifacts.values()),
         driver=driver,
@@ -440,8 +449,8 @@ def _concurrency(asked: int | str | None, names: Names, values: dict[str, Value]
 
 
 def _before(state: RunState, step: Step) -> tuple[Names, dict[str, Value]]:
-    values = scope.values_before(state.runbook, state.inputs, state.facts, state.trail)
-    return scope.names(state.runbook, step, "before"), values
+    values = values_before(state.runbook, state.inputs, state.facts, state.trail)
+    return names_in(state.runbook, step, "before"), values
 
 
 # Show what a runbook would do: each step's final command line and environment delta, with nothing started.
@@ -547,8 +556,8 @@ def _depends(state: RunState, condition: str, step: Step) -> bool:
     It cannot when it is the same whatever `steps` holds, which is tried with every value there is left out: CEL's
     `&&` and `||` take the side that is known (`false && error` is false), so only a true dependence fails.
     """
-    names = scope.names(state.runbook, step, "before")
-    values = scope.values_before(state.runbook, state.inputs, state.facts, ())
+    names = names_in(state.runbook, step, "before")
+    values = values_before(state.runbook, state.inputs, state.facts, ())
     compiled = compile_condition(condition, names)
     if "steps" not in compiled.needs:
         return False
@@ -609,7 +618,7 @@ def start(
 
 
 def advance(state: RunState, result: StepResult) -> tuple[RunState, Decision]:
-    """Take in what came of the last decision and return the next; raises BadInput for a result of another step."""
+    """Take in the result of the last decision and return the next; raises BadInput for a result of another step."""
     step_id = waiting_for(state)
     if result.step != step_id:
         raise BadInput(f"a result of step {result.step!r} came where one of {step_id!r} was awaited")
@@ -629,11 +638,11 @@ def again(state: RunState, observations: Sequence[Observation]) -> bool:
     if decision.repeat.until is None:
         return True
     values = {
-        **scope.values_before(state.runbook, state.inputs, state.facts, state.trail),
-        **scope.values_of_attempts(step, observations),
+        **values_before(state.runbook, state.inputs, state.facts, state.trail),
+        **values_of_attempts(step, observations),
     }
     try:
-        return not compile_condition(decision.repeat.until, scope.names(state.runbook, step, "attempt")).holds(values)
+        return not compile_condition(decision.repeat.until, names_in(state.runbook, step, "attempt")).holds(values)
     except ExpressionFailed:
         return True  # what was asked for has not been seen; judging the outcome notes the reason
 

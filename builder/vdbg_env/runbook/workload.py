@@ -369,6 +369,27 @@ def hook(
     return {WITNESS_VARIABLE: json.dumps(asked, separators=(",", ":")), "PYTHONPATH": path}
 
 
+# Where everything is in a worker's memory (`lib/memory-map`), for the address of a crash.
+
+
+MEMORY_MAP = "VDBG_MEMORY_MAP"
+MEMORY_FOLDER = "lib/memory-map"
+_EACH_RANK = "${{ rank.dir }}"
+
+
+def memory_hook(
+    argv: tuple[str, ...], hooks: Mapping[str, str], *, data_dir: str, python_path: str
+) -> Mapping[str, str]:
+    """Return a step's hooks with those that have each process with a device write its memory map.
+
+    vLLM loads the plug-in by itself. Python without vLLM gets it by a `sitecustomize`, which runs the user's own too.
+    """
+    folder = f"{data_dir}/{MEMORY_FOLDER}"
+    folders = [f"{folder}/python", folder] if recognise(argv).kind == "python" else [folder]
+    before = hooks.get("PYTHONPATH", python_path)
+    return {**hooks, MEMORY_MAP: _EACH_RANK, "PYTHONPATH": ":".join([*folders, *([before] if before else [])])}
+
+
 def witnesses(seen: Observation) -> tuple[Witness, ...]:
     """Return what the workers of an attempt reported; a line that is cut short is none."""
     return tuple(_witnesses(seen))

@@ -2,5 +2,5 @@
 
 It is a separate program (`python -I -S .../supervisor`) that needs no package and does not depend on the
 tool that started it once it has its job: the death of the tool loses no byte and kills no
-workload (docs/08-execution.md).
+workload (docs/internals/execution.md).
 """

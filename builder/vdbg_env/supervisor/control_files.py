@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from vdbg_env.common.writing import NotAFile, open_file, write_whole
+from vdbg_env.common.files import NotAFile, open_file, write_whole
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.proc import Process, open_files, process
 

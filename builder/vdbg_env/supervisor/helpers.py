@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vdbg_env.common.writing import open_file
+from vdbg_env.common.files import open_file
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.job import HangCommand, Job
 from vdbg_env.supervisor.launch import NotStarted, launch_helper

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 
-from vdbg_env.common.writing import open_file
+from vdbg_env.common.files import open_file
 from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.control_files import HEARD_S, Ending, give_back, heard, sound

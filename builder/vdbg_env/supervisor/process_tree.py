@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from vdbg_env.common.writing import open_file, write_whole
+from vdbg_env.common.files import open_file, write_whole
 from vdbg_env.supervisor.proc import Process, below, boot_id, marked, process, processes, send
 
 V2, FREEZER = "cgroup v2", "freezer cgroup"

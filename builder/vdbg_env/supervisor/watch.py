@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from vdbg_env.common.writing import open_file
+from vdbg_env.common.files import open_file
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.helpers import Helpers
 from vdbg_env.supervisor.job import EndReason, Job

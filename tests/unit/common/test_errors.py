@@ -1,7 +1,8 @@
 """Errors say what happened, the usual cause and the next thing to type, on lines nobody can forge."""
 
 from vdbg_env.common import console
-from vdbg_env.common.errors import BadInput, Complaint
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.yaml_source import Complaint
 
 
 def test_an_error_reads_as_advice() -> None:

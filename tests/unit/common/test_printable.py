@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.common.printable import printable_json
+from vdbg_env.common.console import printable_json
 
 NASTY = "\x1b]0;title\x07\x1b[2J\r\x9b31m\u202eforged"
 

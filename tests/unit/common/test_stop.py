@@ -12,9 +12,8 @@ from contextlib import closing
 import pytest
 
 from vdbg_env.common import stop
-from vdbg_env.common.clock import SignalInterrupts
 from vdbg_env.common.programs import Programs
-from vdbg_env.common.stop import ToldToStop, each_waited, limited, stoppable, waiting
+from vdbg_env.common.stop import SignalInterrupts, ToldToStop, each_waited, limited, stoppable, waiting
 
 
 @pytest.fixture(autouse=True)

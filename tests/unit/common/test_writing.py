@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support import not_files
-from vdbg_env.common.reading import opened
-from vdbg_env.common.writing import NotAFile, open_file
+from vdbg_env.common.files import NotAFile, open_file, opened
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.run.orders import ENDED, STOP
 from vdbg_env.run.ranks import NAME as ENDING

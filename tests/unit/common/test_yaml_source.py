@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict
 
 from vdbg_env.common import yaml_source
 from vdbg_env.common.console import error_text
-from vdbg_env.common.errors import BadDocument, VdbgError
-from vdbg_env.common.yaml_source import MAX_COMPLAINTS, read, validate
+from vdbg_env.common.errors import VdbgError
+from vdbg_env.common.yaml_source import MAX_COMPLAINTS, BadDocument, read, validate
 
 
 class Inner(BaseModel):
@@ -50,7 +50,7 @@ def test_places_are_those_of_the_text() -> None:
         ("name: x\nname: y\n", "f.yaml:2:1: duplicate key 'name', first given on line 1\n    name: y\n    ^"),
         ("name: x\ninner:\n  a: {colur: red}\n", "f.yaml:3:7: unknown key 'colur' (did you mean 'colour'?)"),
         ("name: x\nmany:\n  - sise: 1\n", "f.yaml:3:5: unknown key 'sise' (did you mean 'size'?)"),
-        ("name: x\nmany:\n  - size: big\n", "f.yaml:3:11: input should be a valid integer"),
+        ("name: x\nmany:\n  - size: big\n", "f.yaml:3:11: a whole number is needed here, not 'big'"),
         ("inner: {}\n", "f.yaml:1:1: the key 'name' is missing"),
         ("name:\n\t- x\n", "f.yaml:2:1: a tab is used for indentation"),
         ("name: &x y\nmany: *x\n", "f.yaml:2:7: aliases (*name) are not allowed"),

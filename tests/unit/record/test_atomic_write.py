@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.record.files import replacement
 from vdbg_env.record.masking import redact_run
 from vdbg_env.record.redactor import Redactor
+from vdbg_env.record.run_directory import replacement
 
 SECRET = b"the token is hf_" + b"AbCdEfGhIjKlMnOpQrStUvWxYz012345\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.writing import refusal_cause
+from vdbg_env.common.files import refusal_cause
 from vdbg_env.record.event_log import EventLog
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.common.size import size_text
+from vdbg_env.common.console import size_text
 from vdbg_env.record.dump_files import PACKED_HEAD_BYTES, Dump, DumpKind, Retention, age_text, kind_of, retire
 
 DAY = 86400.0

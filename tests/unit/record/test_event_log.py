@@ -140,14 +140,14 @@ def test_on_a_full_disk_the_reserve_is_given_up_and_the_event_fits(
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(descriptor, data)
 
-    monkeypatch.setattr("vdbg_env.common.writing.os.write", full)
+    monkeypatch.setattr("vdbg_env.common.files.os.write", full)
     log.append("last", word="x")
     assert json.loads((tmp_path / "events.jsonl").read_text())["word"] == "x"
 
     def fuller(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("vdbg_env.common.writing.os.write", fuller)
+    monkeypatch.setattr("vdbg_env.common.files.os.write", fuller)
     with pytest.raises(HostNotAble, match="cannot be written: No space left"):
         log.append("lost")
     assert len(list(read_events(tmp_path / "events.jsonl"))) == 1

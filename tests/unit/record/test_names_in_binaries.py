@@ -9,7 +9,8 @@ import pytest
 from tests.support.steps import place, python, runner
 from vdbg_env.record.masking import mask_artifact, name_hosts, redact_run
 from vdbg_env.record.redactor import Pseudonyms, Redactor
-from vdbg_env.run.ranks import OneRank, PseudonymousSteps
+from vdbg_env.run.attempt import OneRank
+from vdbg_env.run.ranks import PseudonymousSteps
 from vdbg_env.runbook.model import ArtifactRule
 
 HOST, SHORT = b"node-of-mine-17.example", b"gpu-07"

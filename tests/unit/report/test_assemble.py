@@ -1,18 +1,30 @@
 """A run's record becomes a Report: nothing that was seen is lost, and what was never seen is not made up."""
 
 import dataclasses
+import json
 import shlex
 
+import pytest
+
 from tests.support.reports import FAULT, GRAPHS, IMA
-from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, HowKnown, Level, Observation
+from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, HowKnown, Level, NextStep, Observation
 from vdbg_env.evidence.system import not_started_findings
-from vdbg_env.record.progress import Progress, StepVisit
+from vdbg_env.record.progress import Progress, StepVisit, from_document, to_document
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.assemble import assemble, next_steps, typed_outside
-from vdbg_env.report.model import Report, StepStatus
-from vdbg_env.report.words import delta, headline
+from vdbg_env.report.model import Report, StepStatus, delta, headline
 from vdbg_env.runbook.model import ArgvOverlay, Command, End, Repeat, Run, Runbook, Status, ToRunbook, ToStep, Uses
-from vdbg_env.runbook.state import Facts, Finish, Invocation, RunState, RunStep, StepRecord, UseBuiltin, Verdict
+from vdbg_env.runbook.state import (
+    Facts,
+    Finish,
+    Invocation,
+    RunState,
+    RunStep,
+    StepRecord,
+    StepResult,
+    UseBuiltin,
+    Verdict,
+)
 from vdbg_env.runbook.workload import Inputs
 
 BASELINE = Run(id="baseline", title="Does it reproduce?", command="main", env={"B": None, "D": "${{ rank.dir }}"})
@@ -109,7 +121,9 @@ def test_a_step_that_was_judged_before_the_time_was_up_is_not_shown_again() -> N
 
 
 def test_out_of_time_is_the_headline_and_what_to_do_next_is_to_continue() -> None:
-    no_gpu = dataclasses.replace(GRAPHS, rule="gpu-none", how_known=HowKnown.HOST_CHECK, next_step="vdbg-env doctor")
+    no_gpu = dataclasses.replace(
+        GRAPHS, rule="gpu-none", how_known=HowKnown.HOST_CHECK, next_step=NextStep.read("vdbg-env doctor")
+    )
     record = StepRecord(step="baseline", outcome=Status.WARN, next=ToStep(step="core"), findings=(no_gpu,))
     visit = StepVisit(step=BASELINE, decision=DECISION, record=record)
     finish = Finish(verdict=Verdict.OUT_OF_TIME, why="the 30 s allowed for the whole run are spent")
@@ -139,7 +153,7 @@ def test_a_builtin_says_which_it_was() -> None:
 
 def test_a_next_step_is_split_into_words_and_command() -> None:
     texts = ["read all warps: vdbg-env core x", "vdbg-env core y", "ask the maintainers"]
-    findings = [dataclasses.replace(FAULT, next_step=text) for text in texts]
+    findings = [dataclasses.replace(FAULT, next_step=NextStep.read(text)) for text in texts]
     steps = [(step.text, step.command) for step in next_steps(findings)]
     assert steps == [
         ("read all warps", "vdbg-env core x"),
@@ -149,16 +163,16 @@ def test_a_next_step_is_split_into_words_and_command() -> None:
 
 
 def test_errors_come_before_warnings_and_a_named_core_before_any_core() -> None:
-    sure = dataclasses.replace(GRAPHS, confidence=1.0, next_step="vdbg-env doctor")
-    vague = dataclasses.replace(FAULT, confidence=0.5, next_step="read the dump: vdbg-env core FILE")
+    sure = dataclasses.replace(GRAPHS, confidence=1.0, next_step=NextStep.read("vdbg-env doctor"))
+    vague = dataclasses.replace(FAULT, confidence=0.5, next_step=NextStep.read("read the dump: vdbg-env core FILE"))
     steps = [step.command for step in next_steps((sure, FAULT, vague))]
-    assert steps == [FAULT.next_step, "vdbg-env doctor"]
+    assert steps == [str(FAULT.next_step), "vdbg-env doctor"]
     assert [step.command for step in next_steps((vague,))] == ["vdbg-env core FILE"]
 
 
 def test_a_failure_that_did_not_show_is_looked_for_before_warnings_of_the_machine_are_mended() -> None:
     """A server that answered every synthetic request was followed by `vdbg-env doctor` alone."""
-    warning = dataclasses.replace(GRAPHS, level=Level.WARNING, next_step="vdbg-env doctor")
+    warning = dataclasses.replace(GRAPHS, level=Level.WARNING, next_step=NextStep.read("vdbg-env doctor"))
     record = StepRecord(step="baseline", outcome=Status.NOT_REPRODUCED, next=End(), findings=(warning,))
     visit = StepVisit(step=BASELINE, decision=DECISION, observations=(observed(1, WELL),), record=record)
     report = assemble(Progress(state=STATE, visits=(visit,)), Finish(verdict=Verdict.NOT_REPRODUCED, why="not"), HEAD)
@@ -168,23 +182,25 @@ def test_a_failure_that_did_not_show_is_looked_for_before_warnings_of_the_machin
 
 def test_a_command_is_told_once_by_the_finding_that_leads() -> None:
     texts = ["see every thread of it: vdbg-env core x", "read the dump: vdbg-env core x", "ask", "mend"]
-    findings = [dataclasses.replace(FAULT, next_step=text) for text in texts]
+    findings = [dataclasses.replace(FAULT, next_step=NextStep.read(text)) for text in texts]
     assert [step.text for step in next_steps(findings)] == ["see every thread of it", "ask", "mend"]
 
 
 def test_a_command_on_a_terminal_names_its_core_from_where_the_reader_stands() -> None:
-    finding = dataclasses.replace(FAULT, next_step="read it: vdbg-env core a1")
+    finding = dataclasses.replace(FAULT, next_step=NextStep.read("read it: vdbg-env core a1"))
     record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
     report = run(record, observed(1, CRASH))
     assert [step.command for step in report.next_steps] == ["vdbg-env core a1"]
     outside = typed_outside(report, "/runs of mine/r")
     shown = outside.next_steps[0].command
     assert shown and shlex.split(shown) == ["vdbg-env", "core", "/runs of mine/r/a1"]
-    assert [finding.next_step for finding in outside.findings] == [f"read it: {shown}"]
+    assert [str(finding.next_step) for finding in outside.findings] == [f"read it: {shown}"]
 
 
 def test_a_file_of_the_record_is_named_by_its_whole_path_on_a_terminal() -> None:
-    finding = dataclasses.replace(FAULT, next_step="read the end of it: tail -n 50 steps/baseline/1/localhost-0/std*")
+    finding = dataclasses.replace(
+        FAULT, next_step=NextStep.read("read the end of it: tail -n 50 steps/baseline/1/localhost-0/std*")
+    )
     report = run(StepRecord(step="baseline", outcome=Status.FAIL, next=End(), findings=(finding,)), observed(1, CRASH))
     assert [step.text for step in report.next_steps] == ["read the end of it"]
     shown = typed_outside(report, "/runs of mine/r").next_steps[0].command
@@ -205,7 +221,9 @@ def test_the_command_of_several_ranks_is_that_of_the_one_that_failed_first() -> 
 
 
 def test_a_command_of_another_runbook_names_this_run_in_place_of_its_command() -> None:
-    finding = dataclasses.replace(FAULT, next_step="why there is none: vdbg-env runbook no-core-dump -- COMMAND")
+    finding = dataclasses.replace(
+        FAULT, next_step=NextStep.read("why there is none: vdbg-env runbook no-core-dump -- COMMAND")
+    )
     record = StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,))
     visit = StepVisit(step=BASELINE, decision=DECISION, observations=(observed(1, CRASH),), record=record)
     report = assemble(Progress(state=STATE, visits=(visit,)), SEEN, HEAD, folder="/runs of mine/r")
@@ -217,7 +235,11 @@ def test_a_command_of_another_runbook_names_this_run_in_place_of_its_command() -
 def test_a_command_that_could_not_be_started_goes_before_warnings_of_the_machine() -> None:
     refused = Ended(by=EndedBy.NOT_STARTED, message="./serve: Permission denied")
     warning = dataclasses.replace(
-        GRAPHS, rule="gpu-none", how_known=HowKnown.HOST_CHECK, confidence=1.0, next_step="vdbg-env doctor"
+        GRAPHS,
+        rule="gpu-none",
+        how_known=HowKnown.HOST_CHECK,
+        confidence=1.0,
+        next_step=NextStep.read("vdbg-env doctor"),
     )
     findings = (warning, *not_started_findings([observed(1, refused)]))
     record = StepRecord(step="baseline", outcome=Status.ERROR, next=End(), findings=findings)
@@ -225,7 +247,7 @@ def test_a_command_that_could_not_be_started_goes_before_warnings_of_the_machine
     assert [finding.rule for finding in report.findings] == ["not-started", "gpu-none"]
     assert "chmod +x" in report.next_steps[0].text
     elsewhere = not_started_findings([observed(1, Ended(by=EndedBy.NOT_STARTED, message="./serve: No such file"))])
-    assert "--mount" in (elsewhere[0].next_step or "")
+    assert "--mount" in str(elsewhere[0].next_step)
 
 
 def test_what_wraps_a_command_is_shown_as_it_was_filled_in() -> None:
@@ -236,3 +258,23 @@ def test_what_wraps_a_command_is_shown_as_it_was_filled_in() -> None:
     (shown,) = assemble(Progress(state=STATE, visits=(visit,)), SEEN, HEAD).steps[:1]
     assert tuple(shown.argv_change.wrap) == ("sh", "/data/x")
     assert delta(shown) == ("sh /data/x …",)
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "command"),
+    [
+        ("read the dump: vdbg-env core FILE", "read the dump", "vdbg-env core FILE"),
+        ("vdbg-env core y", "", "vdbg-env core y"),
+        ("name the server: -i url=http://HOST:PORT", "name the server: -i url=http://HOST:PORT", None),
+        ("VLLM_X=1 as a stopgap", "VLLM_X=1 as a stopgap", None),
+        ("see: the end: tail -n 50 a: b", "see: the end: tail -n 50 a: b", None),
+    ],
+)
+def test_a_next_step_is_recorded_as_the_text_that_it_always_was(written: str, text: str, command: str | None) -> None:
+    step = NextStep.read(written)
+    assert (step.text, step.command, str(step)) == (text, command, written)
+    finding = dataclasses.replace(FAULT, next_step=step)
+    result = StepResult(step="s", findings=(finding,))
+    document = to_document(result)
+    assert document["findings"][0]["next_step"] == written
+    assert from_document(StepResult, json.loads(json.dumps(document))) == result

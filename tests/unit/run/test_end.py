@@ -2,16 +2,14 @@
 
 import json
 
-import jsonschema
 import pytest
 
-from tests.support.document_schema import json_schema
-from vdbg_env.evidence.finding import Ended, EndedBy, Finding, HowKnown, Level
-from vdbg_env.report.model import NextStep, Report
+from tests.support.schemas import Contract
+from vdbg_env.evidence.finding import Ended, EndedBy, Finding, HowKnown, Level, NextStep
+from vdbg_env.report.model import Report
 from vdbg_env.run.guard import (
     TERMINATION_MESSAGE_BYTES,
     Announcement,
-    GuardDocument,
     Seen,
     crashed,
     exit_status,
@@ -70,10 +68,10 @@ def test_a_message_of_kubernetes_is_whole_json_within_its_limit() -> None:
     document = json.loads(line)
     assert (document["status"], document["seen"], document["report"]) == (139, 3, "/runs/r/report.md")
     assert document["history"] == "seen 3 times on 99 nodes since 2026-11-22T01:00:00+00:00"
-    jsonschema.validate(document, json_schema(GuardDocument))
+    Contract("guard-v1").check(document)
     whole = json.loads(guard_line(said))
     assert whole["found"].startswith("éé") and whole["found"].endswith("é...")
-    jsonschema.validate(whole, json_schema(GuardDocument))
+    Contract("guard-v1").check(whole)
 
 
 def test_what_the_report_says_next_is_announced_where_triage_names_no_runbook() -> None:

@@ -19,7 +19,7 @@ from tests.support.killing import (
     Killing,
     check_killed_and_resumed,
     killed_at,
-    killing_context,
+    killing_execution,
     ledger,
     left_running,
     outcome,
@@ -32,7 +32,7 @@ from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.record.event_log import Event, read_events
 from vdbg_env.record.progress import Progress
 from vdbg_env.run import execute
-from vdbg_env.run.execute import RunEnd, StepContext, run_runbook
+from vdbg_env.run.execute import Execution
 from vdbg_env.run.placement import StartedStep
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Builtin, Status, Uses
@@ -45,7 +45,7 @@ SAMPLE = (1, 3, 4, 5, 6, 9, 14, PLACES)
 def test_a_run_walks_every_kind_of_decision_and_writes_each_down(tmp_path: Path) -> None:
     end = run(tmp_path / "run")
     assert [step for step, _ in outcome(end)] == STEPS
-    assert end.finish.verdict is Verdict.REPRODUCED
+    assert end.finish and end.finish.verdict is Verdict.REPRODUCED
     assert ledger(tmp_path / "run") == STARTS
     assert [e.kind for e in read_events(tmp_path / "run" / "events.jsonl")] == EVENTS
     folders = sorted(str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run" / "steps").glob("*/*/*"))
@@ -61,7 +61,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 def test_the_places_to_die_are_counted_right(tmp_path: Path) -> None:
     killing = Killing(0)
-    run(tmp_path / "run", killing_context(tmp_path / "run", killing))
+    run(tmp_path / "run", killing_execution(tmp_path / "run", killing))
     assert killing.places == PLACES
 
 
@@ -108,8 +108,8 @@ def test_an_interrupted_run_ends_its_step_keeps_its_record_and_goes_on_later(
 ) -> None:
     path = tmp_path / "run"
     told: list[str] = []
-    context = small_run.context(path, interrupts=Pressed(path, *signals), env={"NAP": "60"})
-    end = run(path, replace(context, notice=told.append))
+    execution = small_run.execution(path, interrupts=Pressed(path, *signals), env={"NAP": "60"})
+    end = run(path, replace(execution, notice=told.append))
     assert end.signal == signals[0]
     assert len(told) == 1 and told[0].endswith("Ctrl-C again kills them at once")
     assert left_running(path) == []
@@ -125,8 +125,8 @@ def test_an_interrupted_run_ends_its_step_keeps_its_record_and_goes_on_later(
 
 def test_the_total_time_ends_the_run(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    end = run(path, small_run.context(path, env={"NAP": "60"}), total_s=0.6)
-    assert end.finish.verdict is Verdict.OUT_OF_TIME
+    end = run(path, small_run.execution(path, env={"NAP": "60"}, total_s=0.6))
+    assert end.finish and end.finish.verdict is Verdict.OUT_OF_TIME
     assert (end.unfinished, end.signal) == (True, None)
     assert left_running(path) == []
     assert [step for step, _ in outcome(run(path))] == STEPS
@@ -139,10 +139,10 @@ def test_a_supervisor_that_others_end_cuts_the_run_short_and_a_resumption_repeat
     path = tmp_path / "run"
     killer = threading.Thread(target=end_supervisor, args=(path / "steps" / "baseline" / "1" / "localhost-0",))
     killer.start()
-    end = run(path, small_run.context(path, env={"NAP": "60"}))
+    end = run(path, small_run.execution(path, env={"NAP": "60"}))
     killer.join()
     assert (end.unfinished, end.signal) == (True, None)
-    assert end.finish.why == (
+    assert end.finish and end.finish.why == (
         "step 'baseline' was cancelled from outside: by scancel, its job's time limit, preemption or a SIGTERM"
     )
     assert [(seen.attempt, seen.ended.by) for seen in end.progress.cancelled] == [(1, EndedBy.CANCEL)]
@@ -176,7 +176,7 @@ class JumpingClock:
 
 def test_a_clock_that_jumps_by_days_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    end = run(path, small_run.context(path, clock=JumpingClock()), total_s=30.0)
+    end = run(path, small_run.execution(path, clock=JumpingClock(), total_s=30.0))
     assert [step for step, _ in outcome(end)] == STEPS
     assert end.elapsed_s < 20
     assert all(w.duration_s is None or 0 <= w.duration_s < 10 for w in end.progress.visits)
@@ -185,9 +185,9 @@ def test_a_clock_that_jumps_by_days_changes_nothing(tmp_path: Path) -> None:
 class Slow(small_run.FakeBuiltins):
     """Built-ins that hang."""
 
-    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
+    def use(self, order: UseBuiltin, progress: Progress) -> StepResult:
         time.sleep(60)
-        return super().use(order, context)
+        return super().use(order, progress)
 
 
 def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -196,9 +196,7 @@ def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_ru
     first = book.steps[0]
     assert isinstance(first, Uses)
     book = changed(book, steps=(changed(first, timeout_s=0.3), *book.steps[1:]))
-    order = replace(small_run.order(path), state=machine.start(book, {}, Facts())[0])
-    with order.directory.locked():
-        end = run_runbook(order, replace(small_run.context(path), builtins=Slow()))
+    end = run(path, replace(small_run.execution(path), state=machine.start(book, {}, Facts())[0], builtins=Slow()))
     check = end.progress.visits[0].record
     assert (check.outcome, check.message) == (
         Status.ERROR,
@@ -210,10 +208,10 @@ def test_a_built_in_that_outlasts_its_timeout_is_an_error_of_its_step_and_the_ru
 class Deadly(small_run.FakeBuiltins):
     """Built-ins during which the engine is killed."""
 
-    def use(self, order: UseBuiltin, context: StepContext) -> StepResult:
+    def use(self, order: UseBuiltin, progress: Progress) -> StepResult:
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
-        return super().use(order, context)
+        return super().use(order, progress)
 
 
 def test_an_engine_killed_during_a_built_in_leaves_the_run_to_the_next_one_at_once(tmp_path: Path) -> None:
@@ -221,7 +219,7 @@ def test_an_engine_killed_during_a_built_in_leaves_the_run_to_the_next_one_at_on
     engine_pid = os.fork()
     if engine_pid == 0:
         try:
-            run(path, replace(small_run.context(path), builtins=Deadly()))
+            run(path, replace(small_run.execution(path), builtins=Deadly()))
         finally:
             os._exit(1)
     assert os.waitpid(engine_pid, 0)[1] == signal.SIGKILL
@@ -240,7 +238,7 @@ def test_a_run_folder_that_becomes_a_link_on_the_way_is_not_followed(tmp_path: P
             path.symlink_to(elsewhere)
 
     with pytest.raises(HostNotAble, match=r"leads to .*elsewhere.* now: it has been replaced by a link"):
-        run(path, small_run.context(path, listener=swap))
+        run(path, small_run.execution(path, listener=swap))
     assert list(elsewhere.iterdir()) == []
     assert left_running(path) == []
 
@@ -276,7 +274,7 @@ class Gone(BaseException):
     """The machine went down."""
 
 
-def blocking(end: RunEnd) -> tuple[list[tuple[int, EndedBy]], tuple[str, ...]]:
+def blocking(end: Execution) -> tuple[list[tuple[int, EndedBy]], tuple[str, ...]]:
     visit = next(visit for visit in end.progress.visits if visit.step.id == "blocking")
     return [(seen.attempt, seen.ended.by) for seen in visit.observations], visit.record.notes
 
@@ -284,13 +282,13 @@ def blocking(end: RunEnd) -> tuple[list[tuple[int, EndedBy]], tuple[str, ...]]:
 @pytest.mark.parametrize("engine", [False, True], ids=["supervisor killed", "machine rebooted"])
 def test_a_lost_attempt_is_repeated_once_and_the_record_says_both(tmp_path: Path, engine: bool) -> None:
     path = tmp_path / "run"
-    context = small_run.context(path, runner=Losing(path, 1, engine=engine))
+    execution = small_run.execution(path, runner=Losing(path, 1, engine=engine))
     if engine:
         with pytest.raises(Gone):
-            run(path, context)
+            run(path, execution)
         end = run(path)
     else:
-        end = run(path, context)
+        end = run(path, execution)
     assert [step for step, _ in outcome(end)] == STEPS
     attempts, notes = blocking(end)
     assert attempts == [(2, EndedBy.EXIT)]
@@ -323,11 +321,11 @@ class FullDisk:
 def test_a_full_disk_stops_the_run_and_resuming_repeats_the_attempt_once(tmp_path: Path) -> None:
     path = tmp_path / "run"
     runner = FullDisk(path, 1)
-    end = run(path, small_run.context(path, runner=runner))
+    end = run(path, small_run.execution(path, runner=runner))
     assert (end.unfinished, end.signal) == (True, None)
-    assert end.finish.why.startswith("the disk is full, or fails: ")
+    assert end.finish and end.finish.why.startswith("the disk is full, or fails: ")
     assert left_running(path) == []
-    end = run(path, small_run.context(path, runner=runner))
+    end = run(path, small_run.execution(path, runner=runner))
     assert [step for step, _ in outcome(end)] == STEPS
     attempts, notes = blocking(end)
     assert attempts == [(2, EndedBy.EXIT)]
@@ -339,15 +337,15 @@ def test_a_full_disk_stops_the_run_and_resuming_repeats_the_attempt_once(tmp_pat
 def test_a_disk_that_is_still_full_counts_the_second_time(tmp_path: Path) -> None:
     path = tmp_path / "run"
     runner = FullDisk(path, 2)
-    assert run(path, small_run.context(path, runner=runner)).unfinished
-    end = run(path, small_run.context(path, runner=runner))
+    assert run(path, small_run.execution(path, runner=runner)).unfinished
+    end = run(path, small_run.execution(path, runner=runner))
     assert blocking(end)[0] == [(2, EndedBy.DISK)]
     assert not end.unfinished
 
 
 def test_an_attempt_that_is_lost_twice_counts(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    end = run(path, small_run.context(path, runner=Losing(path, 2)))
+    end = run(path, small_run.execution(path, runner=Losing(path, 2)))
     assert blocking(end)[0] == [(2, EndedBy.ENGINE_LOST)]
     assert [step for step, _ in outcome(end)][:4] == STEPS[:4]
 
@@ -355,9 +353,9 @@ def test_an_attempt_that_is_lost_twice_counts(tmp_path: Path) -> None:
 class Reads(small_run.FakeBuiltins):
     """Its reader has much to read."""
 
-    def read(self, reader: Builtin, observations: Sequence[Observation], context: StepContext) -> StepResult:
+    def read(self, reader: Builtin, observations: Sequence[Observation], progress: Progress) -> StepResult:
         time.sleep(600)
-        return super().read(reader, observations, context)
+        return super().read(reader, observations, progress)
 
 
 def test_readers_of_much_output_hold_up_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,11 +365,11 @@ def test_readers_of_much_output_hold_up_no_limit(tmp_path: Path, monkeypatch: py
     readers = (Builtin(uses="builtin/triage@v1"),)
     book = changed(book, steps=(book.steps[0], changed(book.steps[1], readers=readers), *book.steps[2:]))
     limit_s = patience(2.0)
-    order = replace(small_run.order(path, total_s=limit_s), state=machine.start(book, {}, Facts())[0])
+    state = machine.start(book, {}, Facts())[0]
+    execution = replace(small_run.execution(path, total_s=limit_s), state=state, builtins=Reads())
     began = time.monotonic()
-    with order.directory.locked():
-        end = run_runbook(order, replace(small_run.context(path), builtins=Reads()))
+    end = run(path, execution)
     assert time.monotonic() - began < limit_s + patience(2.0)
-    assert end.finish.verdict is Verdict.OUT_OF_TIME
+    assert end.finish and end.finish.verdict is Verdict.OUT_OF_TIME
     assert ledger(path) == ["baseline", "baseline"]
     assert left_running(path) == []

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.patience import patience
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.run.worker import ForkedWorker
+from vdbg_env.run.execute import in_fork
 from vdbg_env.supervisor.proc import descendants, process
 
 
@@ -20,7 +20,7 @@ def nothing() -> None:
 
 def test_a_result_of_many_megabytes_comes_whole() -> None:
     whole = bytes(range(256)) * 40_000
-    assert ForkedWorker().do(lambda: whole, timeout_s=None, check=nothing) == whole
+    assert in_fork(lambda: whole, timeout_s=None, check=nothing) == whole
 
 
 def test_work_that_outlasts_its_time_is_ended_with_what_it_started(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_work_that_outlasts_its_time_is_ended_with_what_it_started(tmp_path: Pat
 
     before, began = descendants(os.getpid()), time.monotonic()
     with pytest.raises(HostNotAble, match=r"it was not done within 0\.5 s"):
-        ForkedWorker().do(work, timeout_s=0.5, check=nothing)
+        in_fork(work, timeout_s=0.5, check=nothing)
     assert time.monotonic() - began < patience(5)
     assert (tmp_path / "child").exists()
     assert {p.pid for p in descendants(os.getpid())} <= {p.pid for p in before}
@@ -44,7 +44,7 @@ def test_a_fault_in_the_work_is_told_and_not_raised_here() -> None:
         raise ValueError("an odd file")
 
     with pytest.raises(HostNotAble, match="the work failed: ValueError: an odd file"):
-        ForkedWorker().do(work, timeout_s=None, check=nothing)
+        in_fork(work, timeout_s=None, check=nothing)
 
 
 def test_work_that_is_killed_takes_nobody_along() -> None:
@@ -53,7 +53,7 @@ def test_work_that_is_killed_takes_nobody_along() -> None:
         return b""
 
     with pytest.raises(HostNotAble, match="it was ended by signal 9"):
-        ForkedWorker().do(work, timeout_s=None, check=nothing)
+        in_fork(work, timeout_s=None, check=nothing)
 
 
 class _Stop(Exception):
@@ -70,7 +70,7 @@ def test_a_check_that_raises_ends_the_work() -> None:
 
     before = {p.pid for p in descendants(os.getpid())}
     with pytest.raises(_Stop):
-        ForkedWorker().do(work, timeout_s=None, check=stop)
+        in_fork(work, timeout_s=None, check=stop)
     assert {p.pid for p in descendants(os.getpid())} <= before
 
 
@@ -84,9 +84,7 @@ def test_the_work_ends_with_an_engine_that_is_killed(tmp_path: Path) -> None:
 
     engine = os.fork()
     if engine == 0:
-        ForkedWorker().do(
-            work, timeout_s=None, check=lambda: os.kill(os.getpid(), signal.SIGKILL) if told.exists() else None
-        )
+        in_fork(work, timeout_s=None, check=lambda: os.kill(os.getpid(), signal.SIGKILL) if told.exists() else None)
         os._exit(1)
     assert os.waitpid(engine, 0)[1] == signal.SIGKILL
     until = time.monotonic() + 20
@@ -100,7 +98,7 @@ def test_the_work_holds_nothing_of_the_engine_open(tmp_path: Path) -> None:
         return " ".join(os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()).encode()
 
     with (tmp_path / "run.lock").open("wb"):
-        assert b"run.lock" not in ForkedWorker().do(work, timeout_s=None, check=nothing)
+        assert b"run.lock" not in in_fork(work, timeout_s=None, check=nothing)
 
 
 def test_the_work_cannot_change_this_program() -> None:
@@ -110,5 +108,5 @@ def test_the_work_cannot_change_this_program() -> None:
         seen.append(1)
         return b"done"
 
-    assert ForkedWorker().do(work, timeout_s=None, check=nothing) == b"done"
+    assert in_fork(work, timeout_s=None, check=nothing) == b"done"
     assert seen == []

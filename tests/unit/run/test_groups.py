@@ -25,3 +25,14 @@ def test_without_a_place_the_kernel_alone_decides() -> None:
     assert [c.run for c in of_same_cause(every, cause="c1", base="b")] == ["a", "b", "d"]
     assert [c.run for c in of_same_cause(every, cause="b", base="b")] == ["a", "b", "c", "d"]
     assert of_same_cause(every, cause="c1", base="another") == (FIRST, OTHER_HOST)
+
+
+def test_crashes_whose_bad_value_came_from_one_tensor_are_one_group_whatever_kernel_failed() -> None:
+    slots = "the buffer input_batch.block_table.slot_mapping"
+    victim = replace(FIRST, run="v1", culprit=slots)
+    another = replace(FIRST, run="v2", cause="c9", base="b9", kernel="flash::fwd", culprit=slots)
+    without_map = replace(FIRST, run="v3")
+    unrelated = replace(OTHER_PLACE, run="v4", culprit="argument 2 of gather")
+    groups = grouped([unrelated, without_map, victim, another])
+    assert [{crash.run for crash in group.crashes} for group in groups] == [{"v1", "v2", "v3"}, {"v4"}]
+    assert groups[0].telling.culprit == slots

@@ -16,7 +16,7 @@ from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.run.begin import RunbookRequest, with_recorded_workload
 from vdbg_env.run.placement import PlacementRequest
-from vdbg_env.run.recordings import AnsweredSteps, RecordedRanks, Replay
+from vdbg_env.run.recordings import AnsweredSteps, Replay
 from vdbg_env.runbook.state import Invocation
 
 STEP = Invocation(step="guarded", attempt=1, argv=("sh", "-c", "exit 7"))
@@ -66,10 +66,10 @@ def test_a_head_that_is_not_ours_is_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_an_attempt_that_is_not_ours_answers_nothing(tmp_path: Path, name: str, file: str) -> None:
     rank = recorded(tmp_path)
-    steps = AnsweredSteps(tmp_path / "run", small_run.context(tmp_path / "new").placement, Redactor())
+    steps = AnsweredSteps(tmp_path / "run", small_run.execution(tmp_path / "new").placement, Redactor())
     assert [one.step for one in steps._recorded] == ["guarded"]
     FILES[name](rank / file)
-    steps = AnsweredSteps(tmp_path / "run", small_run.context(tmp_path / "new").placement, Redactor())
+    steps = AnsweredSteps(tmp_path / "run", small_run.execution(tmp_path / "new").placement, Redactor())
     assert [one.argv for one in steps._recorded] == []
 
 
@@ -80,7 +80,7 @@ def test_folders_of_odd_names_are_no_attempts_and_no_ranks(tmp_path: Path) -> No
     for name in ("a-b", "c-\u00b2"):
         (rank.parent / name).mkdir()
         (rank.parent / name / "ended.json").write_text('{"by": "exit", "code": 3}')
-    ranks = RecordedRanks(Replay(tmp_path / "run"))
+    ranks = Replay(tmp_path / "run")
     assert ranks.layout(STEP).ranks == 3
     (attempt := tmp_path / "new/steps/guarded/1").mkdir(parents=True)
     seen = ranks.start(STEP, attempt).wait()
@@ -99,7 +99,7 @@ def test_folders_in_folders_without_end_are_not_copied(tmp_path: Path) -> None:
     os.close(folder)
     (place := tmp_path / "new/steps/guarded/1/localhost-0").mkdir(parents=True)
     try:
-        seen = Replay(tmp_path / "run").start(STEP, place).wait()
+        seen = Replay(tmp_path / "run").rank(STEP, place).wait()
         assert seen is not None
         assert seen.ended.code == 7
         assert (place / "d/d/d").is_dir()
@@ -115,7 +115,7 @@ def test_a_sparse_core_is_copied_with_its_holes(tmp_path: Path) -> None:
         core.seek(1 << 39)
         core.write(b"middle")
     (place := tmp_path / "new/steps/guarded/1/localhost-0").mkdir(parents=True)
-    Replay(tmp_path / "run").start(STEP, place).wait()
+    Replay(tmp_path / "run").rank(STEP, place).wait()
     about = (place / "core.1").stat()
     assert about.st_size == 1 << 40
     assert about.st_blocks * 512 < 1 << 20

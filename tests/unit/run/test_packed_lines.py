@@ -1,6 +1,7 @@
 """The runbooks' own steps take the lines of stock code from line packs, and say so."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,7 @@ class PackedBench(Bench):
         plain = super().steps()
         pack = self.directory / "sample.lines"
         pack.write_bytes(pack_of("inline_chain_sm90"))
-        return BuiltinSteps(
-            programs=plain.programs,
-            cores=plain.cores,
-            binaries=plain.binaries,
-            environment=plain.environment,
-            host=plain.host,
-            write_report=plain.write_report,
-            redact=plain.redact,
-            lines=PackedLines([PackFolder(pack)]),
-        )
+        return replace(plain, packed_lines=PackedLines([PackFolder(pack)]))
 
 
 @pytest.fixture

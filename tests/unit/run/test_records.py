@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from vdbg_env.evidence.finding import Ended, EndedBy, Observation
-from vdbg_env.record.values import to_document
+from vdbg_env.record.progress import to_document
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, sealed
 from vdbg_env.run.ranks import SILENT_S, RankRecords
 from vdbg_env.supervisor import control_files

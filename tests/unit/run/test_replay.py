@@ -28,7 +28,7 @@ def played(tmp_path: Path) -> tuple[Observation, Path]:
     directory = tmp_path / "run" / "steps" / "step" / "1" / "localhost-0"
     directory.mkdir(parents=True)
     invocation = Invocation(step="step", attempt=1, argv=("x",), matchers=(Matcher(name="m", pattern="illegal .*"),))
-    seen = Replay(tmp_path / "recording", Redactor((SECRET.encode(),))).start(invocation, directory).wait()
+    seen = Replay(tmp_path / "recording", Redactor((SECRET.encode(),))).rank(invocation, directory).wait()
     assert seen is not None
     return seen, directory
 

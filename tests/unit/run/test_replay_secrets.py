@@ -27,7 +27,7 @@ def recording(folder: Path) -> Path:
 def played(tmp_path: Path) -> Path:
     directory = tmp_path / "run" / "steps" / "baseline" / "1" / "localhost-0"
     directory.mkdir(parents=True)
-    Replay(tmp_path / "recording", Redactor(as_literals([SECRET]))).start(STEP, directory).wait()
+    Replay(tmp_path / "recording", Redactor(as_literals([SECRET]))).rank(STEP, directory).wait()
     return directory
 
 

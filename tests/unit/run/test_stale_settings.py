@@ -22,7 +22,7 @@ def test_a_stale_flag_is_a_warning_with_replacement_and_source() -> None:
     assert (found.rule, found.level, found.how_known) == ("stale-setting", Level.WARNING, HowKnown.HOST_CHECK)
     assert found.message.startswith("the command: --swap-space: gone since vLLM 0.18.0")
     assert found.message.endswith("(vLLM 0.14.1 vllm/engine/arg_utils.py; gone in 0.18.0)")
-    assert found.next_step == "use --kv-offloading-size or --cpu-offload-gb"
+    assert str(found.next_step) == "use --kv-offloading-size or --cpu-offload-gb"
 
 
 def test_what_the_installed_release_still_reads_is_no_finding() -> None:

@@ -18,13 +18,13 @@ from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.evidence.finding import Artifact, Death, Ended, EndedBy, Observation
+from vdbg_env.record.progress import Progress
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.report.files import write_report
+from vdbg_env.report.as_html import write_report
 from vdbg_env.run import core_code
+from vdbg_env.run.builtin_steps import may_trace
 from vdbg_env.run.builtins import BuiltinSteps, builtins, catalogue
 from vdbg_env.run.core_code import alike
-from vdbg_env.run.execute import StepContext
-from vdbg_env.run.host import ThisHost
 from vdbg_env.runbook.model import Builtin, Data, Kind, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
 from vdbg_env.runbook.workload import Inputs
@@ -73,23 +73,24 @@ class Bench:
 
     def steps(self) -> BuiltinSteps:
         return BuiltinSteps(
+            run_directory=self.directory,
+            began_s=100.0,
             programs=self.programs,
             cores=CoreFiles(),
             binaries=Binaries(),
             environment=self.environment,
-            host=ThisHost(),
-            write_report=lambda _step_context, formats: write_report(reports.FULL, self.directory, formats),
+            write_report=lambda formats: write_report(reports.FULL, self.directory, formats),
             redact=Redactor((b"a-planted-secret",)).text,
         )
 
     @property
-    def context(self) -> StepContext:
+    def progress(self) -> Progress:
         book = Runbook(name="b", title="B", steps=())
         decision = Finish(verdict=Verdict.INCONCLUSIVE, why="")
         state = RunState(
             runbook=book, inputs=Inputs({"argv": ["prog"]}), facts=Facts(driver="580.1"), decision=decision
         )
-        return StepContext(directory=self.directory, state=state, visits=(), began_s=100.0)
+        return Progress(state=state)
 
     def put(self, name: str, data: bytes | str) -> str:
         path = self.directory / "steps" / "s" / "1" / "localhost-0" / name
@@ -103,7 +104,7 @@ class Bench:
 
     def use(self, name: str, **parameters: Data) -> StepResult:
         order = UseBuiltin(step="s", name=name, version=1, parameters=parameters)
-        return self.steps().use(order, self.context)
+        return self.steps().use(order, self.progress)
 
     def read(self, name: str, **parameters: Data) -> StepResult:
         seen = Observation(
@@ -114,7 +115,7 @@ class Bench:
             artifacts=self.artifacts,
             directory="steps/s/1/localhost-0",
         )
-        reading = self.steps().read(Builtin(uses=f"builtin/{name}@v1", parameters=parameters), (seen,), self.context)
+        reading = self.steps().read(Builtin(uses=f"builtin/{name}@v1", parameters=parameters), (seen,), self.progress)
         return StepResult(step="s", results=reading.results, findings=reading.findings, notes=reading.notes)
 
 
@@ -365,8 +366,8 @@ def test_tracing_needs_the_capability_or_an_open_scope(
     (tmp_path / "self" / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
     (tmp_path / "sys" / "kernel" / "yama").mkdir(parents=True)
     (tmp_path / "sys" / "kernel" / "yama" / "ptrace_scope").write_text(f"{scope}\n")
-    assert ThisHost(tmp_path).may_trace() is may
-    assert ThisHost(tmp_path / "nowhere").may_trace() is None
+    assert may_trace(tmp_path) is may
+    assert may_trace(tmp_path / "nowhere") is None
 
 
 def test_versions_come_from_the_workloads_own_interpreter(bench: Bench) -> None:
@@ -449,7 +450,7 @@ def test_of_several_ranks_the_one_that_failed_first_is_read(bench: Bench) -> Non
         folder = f"steps/s/1/localhost-{rank}"
         took = 1.0 if rank == 1 else 9.0
         ranks.append(Observation(step="s", attempt=1, rank=rank, ended=ended, duration_s=took, directory=folder))
-    reading = bench.steps().read(Builtin(uses="builtin/python-traceback@v1"), tuple(ranks), bench.context)
+    reading = bench.steps().read(Builtin(uses="builtin/python-traceback@v1"), tuple(ranks), bench.progress)
     assert reading.results["error"] == "ZeroDivisionError: division by zero"
     assert reading.results["signal"] == "Segmentation fault"
 
@@ -465,10 +466,10 @@ def test_ranks_whose_peer_died_do_not_name_the_failure(bench: Bench) -> None:
         ended = Ended(by=EndedBy.EXIT, code=1)
         ranks.append(Observation(step="s", attempt=1, rank=rank, ended=ended, duration_s=took, directory=folder))
     triage = Builtin(uses="builtin/triage@v1")
-    results = bench.steps().read(triage, tuple(ranks), bench.context).results
+    results = bench.steps().read(triage, tuple(ranks), bench.progress).results
     assert str(results["text"]).strip() == "ZeroDivisionError: division by zero" and "runbook" not in results
     only_nccl = tuple(seen for seen in ranks if seen.rank != 1)
-    assert bench.steps().read(triage, only_nccl, bench.context).results["runbook"] == "nccl-failure"
+    assert bench.steps().read(triage, only_nccl, bench.progress).results["runbook"] == "nccl-failure"
 
 
 def test_a_segfault_of_another_program_in_the_kernel_log_is_not_the_workloads(bench: Bench) -> None:
@@ -478,9 +479,9 @@ def test_a_segfault_of_another_program_in_the_kernel_log_is_not_the_workloads(be
     failed = Observation(
         step="s", attempt=1, ended=Ended(by=EndedBy.EXIT, code=1), duration_s=1.0, directory="steps/s/1/localhost-0"
     )
-    assert "ValueError" in str(bench.steps().read(triage, (failed,), bench.context).results["text"])
+    assert "ValueError" in str(bench.steps().read(triage, (failed,), bench.progress).results["text"])
     crashed = replace(failed, deaths=(Death(pid=77, name="python3", signal=11),))
-    results = bench.steps().read(triage, (crashed,), bench.context).results
+    results = bench.steps().read(triage, (crashed,), bench.progress).results
     assert results["runbook"] == "host-crash" and "segfault at 8" in str(results["text"])
 
 
@@ -497,10 +498,10 @@ def test_what_the_driver_said_of_its_dump_is_read_out_of_binary_noise(bench: Ben
         "files": ["core.cuda.n1.7"],
         "done": True,
     }
-    assert done.findings[0].next_step == "read the dump: vdbg-env core FILE"  # where it lies is not known yet
+    assert str(done.findings[0].next_step) == "read the dump: vdbg-env core FILE"  # where it lies is not known yet
     bench.leave("cores", "core.cuda.n1.7", b"a dump")
     (found,) = bench.read("coredump-progress").findings
-    assert found.next_step == "read the dump: vdbg-env core steps/s/1/localhost-0/core.cuda.n1.7"
+    assert str(found.next_step) == "read the dump: vdbg-env core steps/s/1/localhost-0/core.cuda.n1.7"
 
 
 def test_nccls_own_files_and_the_output_are_read_alike(bench: Bench) -> None:

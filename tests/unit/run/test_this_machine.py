@@ -5,13 +5,12 @@ import resource
 import shutil
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from tests.support.command_line import vdbg_env
-from tests.support.document_schema import json_schema
+from tests.support.schemas import Contract
 from vdbg_env.common.programs import Programs
-from vdbg_env.run.doctor import UNLIMITED, DoctorDocument, LocalHost
+from vdbg_env.run.doctor import UNLIMITED, LocalHost
 
 
 def test_its_facts_are_the_machine_s_own(tmp_path: Path) -> None:
@@ -41,7 +40,7 @@ def test_without_an_engine_the_command_says_so_and_what_to_type(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     ran = vdbg_env("doctor", "--json", "--dumps", str(tmp_path))
     told = json.loads(ran.stdout)
-    jsonschema.validate(told, json_schema(DoctorDocument))
+    Contract("doctor-v1").check(told)
     (engine,) = (check for check in told["checks"] if check["id"] == "engine")
     assert engine["status"] == "warn"
     assert engine["fix"]

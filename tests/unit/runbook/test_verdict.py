@@ -4,7 +4,7 @@ import pytest
 
 from vdbg_env.evidence.finding import Ended, EndedBy, Finding, HowKnown, Level
 from vdbg_env.run.builtins import catalogue
-from vdbg_env.run.library import RunbookFiles, RunbookLibrary
+from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.runbook.judge import bisect_status, conclude, exit_status
 from vdbg_env.runbook.model import End, Status
 from vdbg_env.runbook.state import StepRecord, Verdict
@@ -58,7 +58,7 @@ def test_each_verdict_has_its_exit_statuses(verdict: Verdict, levels: list[Level
 
 
 def test_a_workload_that_could_not_be_started_gives_no_verdict_and_says_why() -> None:
-    runbook = RunbookLibrary(RunbookFiles(), catalogue).load("illegal-memory-access")
+    runbook = RunbookLibrary((), catalogue).load("illegal-memory-access")
     trail = [
         StepRecord(step="preflight", outcome=Status.WARN, next=End()),
         StepRecord(step="baseline", outcome=Status.ERROR, message="nosuch: No such file", next=End()),
@@ -72,7 +72,7 @@ def test_a_workload_that_could_not_be_started_gives_no_verdict_and_says_why() ->
 
 
 def test_a_workload_whose_supervisor_was_killed_was_run_and_its_end_not_seen() -> None:
-    runbook = RunbookLibrary(RunbookFiles(), catalogue).load("illegal-memory-access")
+    runbook = RunbookLibrary((), catalogue).load("illegal-memory-access")
     lost = Ended(by=EndedBy.ENGINE_LOST, message="killed")
     finish = conclude(
         [StepRecord(step="baseline", outcome=Status.ERROR, message="killed", ended=lost, next=End())], runbook
@@ -81,7 +81,7 @@ def test_a_workload_whose_supervisor_was_killed_was_run_and_its_end_not_seen() -
 
 
 def test_a_command_that_could_not_be_started_is_no_mere_warning_where_checks_could() -> None:
-    runbook = RunbookLibrary(RunbookFiles(), catalogue).load("no-core-dump")
+    runbook = RunbookLibrary((), catalogue).load("no-core-dump")
     refused = Ended(by=EndedBy.NOT_STARTED, message="MISSING: No such file")
     trail = [
         StepRecord(step="preflight", outcome=Status.WARN, next=End()),

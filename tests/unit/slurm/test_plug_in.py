@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 import vdbg_env_slurm
+from vdbg_env.common import plug_ins
 from vdbg_env.common.errors import BadInput
 from vdbg_env.run import places
 
@@ -15,20 +16,22 @@ PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text
 
 
 def test_what_is_found_by_name_is_what_the_project_declares() -> None:
-    declared: dict[str, str] = PROJECT["entry-points"][places.PLUG_INS]
-    assert {name: places.plug_in(name) for name in declared} == {"slurm": vdbg_env_slurm}
+    ours = {group: names for group, names in PROJECT["entry-points"].items() if group.startswith("vdbg_env.")}
+    assert ours == plug_ins.SHIPPED
+    assert all(plug_ins.plug_in(group, name) for group, names in plug_ins.SHIPPED.items() for name in names)
+    assert places.plug_in("slurm") is vdbg_env_slurm
 
 
 def test_another_placement_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "farm-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: farm\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{places.PLUG_INS}]\nfarm = farm_of_gpus\n")
+    (info / "entry_points.txt").write_text(f"[{plug_ins.PLACEMENTS}]\nfarm = farm_of_gpus\n")
     monkeypatch.syspath_prepend(tmp_path)
     module = ModuleType("farm_of_gpus")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert places.plug_in("farm") is module
-    assert "farm" in places.other_plug_ins()
+    assert plug_ins.installed(plug_ins.PLACEMENTS) == {"farm"}
 
 
 def test_an_unknown_placement_is_named() -> None:

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import reports
-from vdbg_env.common.resources import data_dir
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.report.as_html import render
 from vdbg_env.report.model import Report
 
-TEMPLATE = (data_dir("templates") / "report.html.j2").read_text()
-STYLE = (data_dir("templates") / "report.css").read_text()
+TEMPLATE = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
+STYLE = (SHIPPED_DATA / "templates" / "report.css").read_text()
 VOID = {"meta", "link", "img", "br", "path", "circle", "rect", "line"}
 
 

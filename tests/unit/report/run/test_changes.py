@@ -3,7 +3,7 @@
 import dataclasses
 
 from tests.support.reports import BARE, FULL, STEPS
-from vdbg_env.report.words import Effect, changes, delta
+from vdbg_env.report.model import Effect, changes, delta
 from vdbg_env.runbook.model import Status
 
 

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from tests.support import reports
 from tests.support.golden import assert_golden
-from vdbg_env.common.size import duration, size_text
-from vdbg_env.evidence.finding import Ended, EndedBy
+from vdbg_env.common.console import duration, size_text
+from vdbg_env.evidence.finding import Ended, EndedBy, NextStep
 from vdbg_env.report import as_markdown, as_terminal
-from vdbg_env.report.model import NextStep, Report
-from vdbg_env.report.words import ended
+from vdbg_env.report.model import Report, ended
 
 NAMED = {"full": reports.FULL, "hang": reports.HANG, "bare": reports.BARE}
 HOSTILE = "\x1b[2J\r\n| # @nvidia #1 <script>alert(1)</script> ```\n</details> `x` [a](http://b)\u202e"

@@ -9,7 +9,7 @@ from tests.support.golden import assert_golden
 from tests.support.shipped import RUNBOOKS, library
 from tests.unit.runbook.lint.broken_runbooks import BROKEN, RIGHT, broken
 from vdbg_env.common import yaml_source
-from vdbg_env.common.errors import BadDocument
+from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.run.builtins import catalogue
 from vdbg_env.runbook.lint import load
 from vdbg_env.runbook.model import Catalogue
@@ -35,7 +35,7 @@ def test_the_runbook_the_broken_ones_are_made_of_is_right() -> None:
 
 
 def test_the_runbook_the_docs_begin_with_is_right() -> None:
-    page = (RUNBOOKS.parent / "docs" / "07-runbook-format.md").read_text()
+    page = (RUNBOOKS.parent / "docs" / "guides" / "write-a-runbook.md").read_text()
     example = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
     assert (
         load(yaml_source.read(example, "my-crash.yaml"), library().steps, BUILTINS, runbooks=KNOWN).name == "my-crash"

@@ -219,7 +219,7 @@ def test_a_command_that_could_not_be_started_is_not_tried_with_another_setting_e
         None,
         "its program could not be started in step 'first' either",
     ]
-    assert [(f.rule, f.message, f.next_step) for f in state.findings] == [
+    assert [(f.rule, f.message, str(f.next_step)) for f in state.findings] == [
         (
             "not-started",
             "the command could not be started: nope: No such file or directory",

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runbook.lint.broken_runbooks import RIGHT
-from vdbg_env.common.errors import BadDocument, BadInput
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.run.begin import RunbookRequest, prepare
 from vdbg_env.run.builtins import catalogue
-from vdbg_env.run.host import ThisHost
-from vdbg_env.run.library import Folder, RunbookFiles, RunbookLibrary
+from vdbg_env.run.library import Folder, RunbookLibrary
 
 STEP = (
     "apiVersion: vdbg-env/v1\nkind: Step\nmetadata: {name: mine, title: Mine}\nspec:\n"
@@ -24,13 +24,9 @@ def write(folder: Path, name: str, title: str = "A title") -> Path:
     return path
 
 
-def files(tmp_path: Path, *named: Path) -> RunbookFiles:
-    folders = [Folder(origin="project", path=tmp_path / "project"), Folder(origin="shipped", path=tmp_path / "shipped")]
-    return RunbookFiles(named, folders, tmp_path)
-
-
 def library(tmp_path: Path, *named: Path) -> RunbookLibrary:
-    return RunbookLibrary(files(tmp_path, *named), catalogue)
+    folders = [Folder(origin="project", path=tmp_path / "project"), Folder(origin="shipped", path=tmp_path / "shipped")]
+    return RunbookLibrary(named, catalogue, folders=folders, project=tmp_path)
 
 
 def test_the_first_of_a_name_is_taken(tmp_path: Path) -> None:
@@ -81,10 +77,10 @@ def request(**fields: object) -> RunbookRequest:
 def test_without_a_command_line_that_of_the_project_is_taken(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     (tmp_path / "vdbg.yaml").write_text("workload: {argv: [./crash, '1']}\ninputs: {tries: '5'}\n")
-    _, inputs = prepare(request(), library(tmp_path), {}, files(tmp_path).project(), ThisHost())
+    _, inputs = prepare(request(), library(tmp_path), {})
     assert (inputs["argv"], inputs["tries"]) == (["./crash", "1"], 5)
     given = request(argv=("./other",), inputs={"tries": "2"})
-    _, inputs = prepare(given, library(tmp_path), {}, files(tmp_path).project(), ThisHost())
+    _, inputs = prepare(given, library(tmp_path), {})
     assert (inputs["argv"], inputs["tries"]) == (["./other"], 2)
 
 
@@ -92,7 +88,7 @@ def test_a_project_file_that_is_wrong_is_told_where(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     (tmp_path / "vdbg.yaml").write_text("workload: {argv: ./crash}\n")
     with pytest.raises(BadDocument) as caught:
-        prepare(request(), library(tmp_path), {}, files(tmp_path).project(), ThisHost())
+        prepare(request(), library(tmp_path), {})
     assert caught.value.complaints[0].line == 1
 
 
@@ -108,7 +104,7 @@ def test_an_unknown_key_of_a_project_file_is_refused(tmp_path: Path, text: str, 
     write(tmp_path / "project", "one")
     (tmp_path / "vdbg.yaml").write_text(text)
     with pytest.raises(BadDocument) as caught:
-        prepare(request(), library(tmp_path), {}, files(tmp_path).project(), ThisHost())
+        prepare(request(), library(tmp_path), {})
     (complaint,) = caught.value.complaints
     assert complaint.line == line
     assert said in complaint.what
@@ -119,11 +115,11 @@ def test_an_input_of_another_runbook_may_be_in_a_project_file(tmp_path: Path) ->
     other = write(tmp_path / "project", "two")
     other.write_text(other.read_text().replace("tries", "chances"))
     (tmp_path / "vdbg.yaml").write_text("workload: {argv: [./crash]}\ninputs: {chances: '5'}\n")
-    _, inputs = prepare(request(), library(tmp_path), {}, files(tmp_path).project(), ThisHost())
+    _, inputs = prepare(request(), library(tmp_path), {})
     assert "chances" not in inputs
 
 
 def test_no_command_line_at_all_says_how_to_give_one(tmp_path: Path) -> None:
     write(tmp_path / "project", "one")
     with pytest.raises(BadInput, match="needs a command to run"):
-        prepare(request(), library(tmp_path), {}, files(tmp_path).project(), ThisHost())
+        prepare(request(), library(tmp_path), {})

@@ -24,7 +24,7 @@ def advice(runbook: Runbook, step: str, facts: Facts, **matched: tuple[Match, ..
     )  # fmt: skip
     state = machine.start(runbook, final_inputs(runbook, {}, ["./prog"], {}), facts)[0]
     found = record(state, wanted, StepResult(step=step, observations=(seen,))).findings
-    return found[-1].next_step or ""
+    return str(found[-1].next_step or "")
 
 
 @pytest.mark.parametrize(

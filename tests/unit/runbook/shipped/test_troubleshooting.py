@@ -233,7 +233,7 @@ class Teller:
                 seen = self.see(decision)
                 results: dict[str, ResultValue] = {}
                 for reader in decision.readers:
-                    results |= self.bench.steps().read(reader, (seen,), self.bench.context).results
+                    results |= self.bench.steps().read(reader, (seen,), self.bench.progress).results
                 return StepResult(step=decision.invocation.step, observations=(seen,), results=results)
             case UseBuiltin(step=step, name=name):
                 usual: Mapping[str, ResultValue] = {"gpus": 1, "xids": []} if name == "gpu-health" else {}

@@ -1,1 +1,0 @@
-"""Documents as types: the codec that writes them as JSON, and their schemas."""

@@ -1,1 +1,0 @@
-"""The proof of line info as text and JSON."""
