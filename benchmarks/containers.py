@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.execution import show, spread
 from vdbg_env.image.settings import Gpu, RunSettings, StepContainer
-from vdbg_env.run.places import Places
+from vdbg_env.run.begin import Places
 from vdbg_env.runbook.state import Invocation
 
 RUNS = 15

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from vdbg_env.common import patterns
 from vdbg_env.record.masking import mask_artifact, mask_file, redact_run
-from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.secrets import as_literals
+from vdbg_env.record.redactor import Redactor, as_literals
 
 PIECE = 64 << 10
 _STATS = (

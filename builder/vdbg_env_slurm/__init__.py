@@ -1,4 +1,4 @@
-"""The placement `--on slurm`, a plug-in of vdbg-env: the functions that `vdbg_env.run.places.PlugIn` asks for.
+"""The placement `--on slurm`, a plug-in of vdbg-env: the functions that `vdbg_env.run.begin.PlugIn` asks for.
 
 What they need is imported when they are called: `--help` and `--plan` need no Slurm.
 """
@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vdbg_env.run.begin import RunbookRequest
+    from vdbg_env.run.begin import Places, RunbookRequest
     from vdbg_env.run.placement import PlacementRequest, StepPlace
-    from vdbg_env.run.places import Places
 
 
 def place(places: Places, asked: PlacementRequest) -> StepPlace:

@@ -21,10 +21,10 @@ from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.record.redactor import Pseudonyms
+from vdbg_env.run.begin import Places
 from vdbg_env.run.job import PACKAGES, StepSettings, job_for
 from vdbg_env.run.orders import ENDED, NODE, Orders
 from vdbg_env.run.placement import Layout, PlacementRequest, Scratch, StepPlace, StepPlacement
-from vdbg_env.run.places import Places
 from vdbg_env.run.ranks import AGAIN_S, SILENT_S, EndingRule, FollowedAttempt, RankRecords, RemoteRanks, Repeated
 from vdbg_env.runbook.machine import master_port, ranked
 from vdbg_env.runbook.state import Invocation

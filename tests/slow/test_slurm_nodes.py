@@ -11,8 +11,8 @@ import pytest
 from tests.slurm.cluster import Cluster, ends, missing, ranked, until
 from tests.slurm.test_ranks_live_on import PATIENT, running, sruns, waiting
 from tests.support.patience import patience
+from vdbg_env.evidence.deaths import first_failure
 from vdbg_env.evidence.finding import EndedBy
-from vdbg_env.evidence.ranks import first_failure
 from vdbg_env.runbook.model import OnFirstFailure, Placement
 
 FOR_EVER = Placement(on_first_failure=OnFirstFailure(wait_s=600.0))

@@ -6,8 +6,8 @@ import pytest
 
 from tests.slurm.cluster import Allocated, ends, ranked
 from vdbg_env.common.errors import HostNotAble
+from vdbg_env.evidence.deaths import first_failure
 from vdbg_env.evidence.finding import EndedBy
-from vdbg_env.evidence.ranks import first_failure
 from vdbg_env.runbook.model import ArtifactRule
 from vdbg_env.runbook.state import Invocation
 from vdbg_env_slurm.placement import SlurmStep

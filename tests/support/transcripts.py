@@ -15,8 +15,8 @@ from vdbg_env.common.programs import tool_version
 from vdbg_env.evidence.cuda_gdb import parse_cuda_gdb
 from vdbg_env.evidence.log_line import unwrap
 from vdbg_env.evidence.nccl import nccl_findings, parse_nccl_log
+from vdbg_env.evidence.python_text import parse_host_stacks
 from vdbg_env.evidence.sanitizer import parse_sanitizer
-from vdbg_env.evidence.stacks import parse_host_stacks
 from vdbg_env.evidence.system import DriverProgress, parse_kernel_log, read_driver_progress
 from vdbg_env.run.core_code import read_listing
 

@@ -15,7 +15,7 @@ ROOMS: dict[str, set[str]] = {
     "evidence": {"common"},
     "runbook": {"evidence", "common"},
     "record": {"runbook", "evidence", "common"},
-    "supervisor": {"record.secrets", "record.redactor", "common.files", "common.patterns"},
+    "supervisor": {"record.redactor", "common.files", "common.patterns"},
     "crash": {"supervisor.proc", "record", "evidence", "common"},
     "lines": {"crash", "image", "common"},
     "report": {"lines", "crash", "record", "runbook", "evidence", "image", "common"},
@@ -42,14 +42,14 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "patch",
     ),
     "evidence": (
-        "finding", "log_line", "ranks", "system", "nccl", "python_text", "process_death", "stacks", "tools", "cuda_gdb",
-        "sanitizer", "gpu_findings", "weigh", "triage_rules", "triage_scan", "triage_verdict", "knowledge",
+        "finding", "log_line", "system", "nccl", "python_text", "deaths", "tools", "cuda_gdb", "sanitizer",
+        "gpu_findings", "triage_rules", "triage_scan", "triage_verdict", "knowledge",
     ),
     "runbook": (
         "model", "workload", "expressions", "state", "parse", "lint", "judge", "machine",
     ),
     "record": (
-        "run_directory", "secrets", "redactor", "masking", "runs", "event_log", "progress", "diff",
+        "run_directory", "redactor", "masking", "runs", "event_log", "progress", "diff",
         "dump_files", "recorded_requests", "export_run",
     ),
     "crash": ("files", "line_packs", "places"),
@@ -72,10 +72,10 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "nccl_ras", "placement", "library", "failure_pages", "guarded", "job", "attempt",
         "local", "container", "orders", "rank_record", "rank", "ranks", "recordings", "stale", "doctor",
         "capture", "capture_proxy", "execute", "builtins", "core_code", "builtin_steps", "builtin_readers",
-        "begin", "places", "session", "history", "crash_groups", "again", "guard",
+        "begin", "session", "history", "crash_groups", "again", "guard",
     ),
     "agents": ("library", "answer", "folders", "tools", "server", "annotate", "pytest_plugin"),
-    "cli": ("options", "places", "run_display"),
+    "cli": ("options", "places"),
 }  # fmt: skip
 
 # __init__.py holds the version and __main__.py starts the command line.

@@ -44,7 +44,7 @@ TASKS: dict[str, dict[str, tuple[str, str]]] = {
         "dump": ("crash:dump_command", "Make a hung program write GPU core dumps."),
     },
     "Run in production": {
-        "guard": ("guard:guard_command", "Run a command as it is, and explain its failure."),
+        "guard": ("runbook:guard_command", "Run a command as it is, and explain its failure."),
         "dumps": ("dumps:dumps_command", "List, remove and carry away dumps."),
     },
     "Build and prove": {

@@ -1,34 +1,230 @@
-"""`vdbg-env runbook`: trace a failure step by step, to kernel, source line and report."""
+"""`vdbg-env runbook` and `guard`: trace a failure to its source line, or run a production command and explain its end.
+
+What a person sees of a run, and the answers to its questions, are here too.
+"""
 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 from click.core import ParameterSource
 
 from vdbg_env.cli.places import ALL, SECTIONS, PlaceFlags, container_request, place_options, placement_request
-from vdbg_env.cli.run_display import AtTerminal, Nobody, RunProgress
 from vdbg_env.common import console
-from vdbg_env.common.console import json_text, note, shows_colour
+from vdbg_env.common.console import duration, json_text, note, printable, shows_colour
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.flags import Sectioned, takes
+from vdbg_env.common.files import open_file, write_whole
+from vdbg_env.common.flags import Option, Sectioned, takes
 from vdbg_env.image.settings import CAPABILITIES, RunSettings, StepContainer
+from vdbg_env.record.event_log import Event
+from vdbg_env.record.progress import Progress, ranks_of
 from vdbg_env.record.run_directory import GUARD, RunDirectory, RunHead, part_of
-from vdbg_env.record.runs import LATEST, find_run
+from vdbg_env.record.runs import LATEST, RUNS_VARIABLE, find_run, runs_home
 from vdbg_env.report import as_terminal, model, runbooks
 from vdbg_env.report.assemble import typed_outside
-from vdbg_env.run.begin import RunbookRequest, recorded_placement
+from vdbg_env.report.model import ended
+from vdbg_env.run import guard
+from vdbg_env.run.begin import RunbookRequest, plug_in, recorded_placement
 from vdbg_env.run.builtins import runbook_library
+from vdbg_env.run.guarded import Guarded, GuardFlags, core_room, forget_old_runs
 from vdbg_env.run.history import named_by_guard
-from vdbg_env.run.places import plug_in
 from vdbg_env.run.session import RunView, Session
+from vdbg_env.runbook.state import AskPerson, StepRecord
+from vdbg_env.runbook.workload import MEMORY_MAP
+
+_LOOK_S = 0.25  # how long a Ctrl-C may wait to be seen
+
+
+class AtTerminal:
+    """Asks on the error stream and reads one line; no answer in time is none, nor is one that was `interrupted`."""
+
+    def __init__(self, interrupted: Callable[[], bool]) -> None:
+        self._interrupted = interrupted
+
+    def ask(self, question: AskPerson) -> str | None:
+        """Return the choice made, or None after the question's time."""
+        choices = ", ".join(f"[{c}]" if c == question.default else c for c in question.choices)
+        while True:
+            prompt = f"\n{question.prompt}\n  {choices} ({question.timeout_s:g} s): "
+            print(printable(prompt, keep="\n"), end="", file=sys.stderr, flush=True)
+            if not self._has_answer(question.timeout_s):
+                if not self._interrupted():
+                    print(f"no answer, taking {question.default}", file=sys.stderr)
+                return None
+            line = sys.stdin.readline()
+            answer = line.strip()
+            if answer in question.choices:
+                return answer
+            if not answer:
+                return None
+            print(f"{answer!r} is none of them", file=sys.stderr)
+
+    def _has_answer(self, timeout_s: float) -> bool:
+        """Wait for a line; signals are only noted, and would not end one long wait."""
+        until = time.monotonic() + timeout_s
+        while not self._interrupted() and (left := until - time.monotonic()) > 0:
+            if select.select([sys.stdin], [], [], min(left, _LOOK_S))[0]:
+                return not self._interrupted()
+        return False
+
+
+class Nobody:
+    """Answers nothing: each question takes its default at once."""
+
+    def ask(self, question: AskPerson) -> str | None:
+        """Return None."""
+        return None
+
+
+# Print the progress of a run on the error stream: one line per event, and what a step that runs waits for.
+#
+# On a terminal that is one line, written anew each second; elsewhere a line after a minute, and then every five.
+
+
+_LIVE_S = 1.0
+_FIRST_S, _THEN_S = 60.0, 300.0
+_TAIL = 4096  # bytes of the output in which its last line is looked for
+_LINE_SHOWN = 160  # characters of it where there is no terminal
+WAITS = "waits.txt"  # what a supervisor says that it waits for, in the folder of a rank
+_OF_ITSELF = "its end"
+
+
+class RunProgress:
+    """A listener of a run's events, which also shows what the running step waits for."""
+
+    def __init__(self) -> None:
+        self._directory = Path()
+        self._shown = 0
+        self._step = ""  # the one that runs, with its attempt
+        self._folder = Path()
+        self._began = self._began_s = self._due = 0.0
+        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._written = False
+
+    def of_run(self, directory: Path) -> Self:
+        """Take the folder of the run."""
+        self._directory = directory
+        return self
+
+    def notice(self, text: str) -> None:
+        """Print one line that is no event."""
+        self._erase()
+        note(text)
+
+    def waits(self) -> None:
+        """Show how long the step has run, what it waits for, and the last line that the workload printed."""
+        now = time.monotonic()
+        if not self._step or now < self._due:
+            return
+        self._due = now + (_LIVE_S if self._live else _THEN_S)
+        passed, what = now - self._began, _said(self._folder) or _OF_ITSELF
+        text = f"{self._step}: {duration(passed)}, waits for {what}"
+        last = printable(_last_line(self._folder))
+        if not self._live:
+            last = last if len(last) <= _LINE_SHOWN else f"{last[:_LINE_SHOWN]}..."
+            self._print(self._began_s + passed, f"{text}; it prints: {last}" if last else text)
+            return
+        line = printable(f"{text} | {last}" if last else text)
+        width = shutil.get_terminal_size((100, 40)).columns - 1
+        print(f"\r\x1b[K{line[:width]}", end="", file=sys.stderr, flush=True)
+        self._written = True
+
+    def __call__(self, event: Event, progress: Progress) -> None:
+        """Print an event."""
+        self._erase()
+        self._follow(event)
+        match event.kind:
+            case "run_started":
+                self._line(event, f"run {progress.state.runbook.name}, kept in {self._directory}")
+            case "run_resumed":
+                self._line(event, f"continuing {self._directory}, {len(progress.visits)} steps done")
+                self._shown = len(progress.visits)
+            case "attempt_started":
+                title = progress.state.runbook.step(event.data["step"]).title
+                self._line(event, f"{event.data['step']} #{event.data['attempt']}: {title}")
+            case "attempt_ended":
+                for one in (last := ranks_of(event)):
+                    rank = f" rank {one.rank}" if last[1:] else ""
+                    text = f"{ended(one.ended)} after {duration(one.duration_s)}"
+                    self._line(event, f"{one.step} #{one.attempt}{rank}: {text}")
+            case "step_finished":
+                for visit in progress.visits[self._shown :]:
+                    self._line(event, f"{visit.step.id} -> {_outcome(visit.record)}")
+            case "branched":
+                self._line(event, f"continuing with runbook {event.data['runbook']}")
+            case "run_interrupted":
+                self._line(event, f"{event.data.get('why') or 'interrupted'}; what was seen is kept")
+        self._shown = len(progress.visits)
+
+    def _follow(self, event: Event) -> None:
+        """Take note of the attempt that runs now, or that none does."""
+        self._step = ""
+        if event.kind == "attempt_started":
+            self._step = f"{event.data['step']} #{event.data['attempt']}"
+            self._folder = self._directory / event.data["directory"]
+            self._began, self._began_s = time.monotonic(), event.elapsed_s
+            self._due = self._began + (_LIVE_S if self._live else _FIRST_S)
+
+    def _erase(self) -> None:
+        if self._written:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._written = False
+
+    def _line(self, event: Event, text: str) -> None:
+        self._print(event.elapsed_s, text)
+
+    def _print(self, elapsed_s: float, text: str) -> None:
+        print(f"[{elapsed_s:8.1f} s] {printable(text)}", file=sys.stderr, flush=True)
+
+
+def _said(folder: Path) -> str:
+    """Return what a supervisor of the attempt says that it waits for, the latest of them; empty where none does."""
+    return next((text for text in _tails(folder, WAITS) if text), "")
+
+
+def _last_line(folder: Path) -> str:
+    """Return the last line that is not empty of what any rank printed last."""
+    for text in _tails(folder, "std*"):
+        lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
+        if lines:
+            return lines[-1]
+    return ""
+
+
+def _tails(folder: Path, pattern: str) -> list[str]:
+    """Return the ends of the files of that name in the attempt's folder and in those of its ranks, newest first."""
+    found = []
+    for path in (*folder.glob(pattern), *folder.glob(f"*/{pattern}")):
+        try:
+            with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:  # the workload may have put a pipe there
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - _TAIL))
+                found.append((os.fstat(file.fileno()).st_mtime, file.read(_TAIL).decode("utf-8", "replace")))
+        except OSError:
+            continue  # it was removed since, or is no file
+    return [text for _, text in sorted(found, reverse=True)]
+
+
+def _outcome(record: StepRecord) -> str:
+    if record.skipped_because:
+        return f"skipped: {record.skipped_because}"
+    if record.choice:
+        return f"answered {record.choice}"
+    return f"{record.outcome}: {record.message}" if record.message else str(record.outcome)
+
+
+# Run a request, and print its report.
 
 
 def run(request: RunbookRequest) -> int:
@@ -239,3 +435,99 @@ def _show_plan(request: RunbookRequest) -> int:
     plan = Session(request, note).plan()
     console.show(json_text(runbooks.plan_json(plan)) if request.json else runbooks.as_text(plan))
     return 0
+
+
+# `vdbg-env guard`.
+
+
+_SAY_S, _TOLD_S = 60.0, 1.0  # how long stderr may be full, and how long after a request to stop
+_TERMINATION_LOG = "/dev/termination-log"
+
+
+class _Setting(Option):
+    """An option that also has a variable. A wrong value there is left out: guard keeps no command from starting."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the value as its type has it, the default where the environment has a wrong one."""
+        try:
+            return super().process_value(ctx, value)
+        except (click.UsageError, BadInput) as error:
+            if ctx.get_parameter_source(self.name or "") is not ParameterSource.ENVIRONMENT:
+                raise
+            said = error.what if isinstance(error, BadInput) else error.message
+            console.note(f"guard: VDBG_GUARD_{(self.name or '').upper()} is left out, the default counts: {said}")
+            return super().process_value(ctx, self.get_default(ctx))
+
+
+_EVERYDAY_GUARD = {"runs", "keep", "hang_after", "core", "exit_status_on_crash", "hook", "print_environment"}
+
+
+@click.command("guard", cls=Sectioned, everyday=_EVERYDAY_GUARD, context_settings={"auto_envvar_prefix": "VDBG_GUARD"})
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@takes(option=_Setting, flags=GuardFlags)
+def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
+    """Run COMMAND once, as it is, with core dumps and a watch for hangs armed.
+
+    Its output and signals pass through, its exit status is this command's. When it dies or hangs, the record, the GPU
+    cores and a report are in the folder of runs, and one line of JSON is on stderr. Each flag can be set in the
+    environment: VDBG_GUARD_HOOK for --hook.
+
+    \b
+    Example:
+      vdbg-env guard -- vllm serve MODEL
+      vdbg-env guard --exit-status-on-crash 70 -- vllm serve MODEL
+      vdbg-env guard --hook 'cat >> /var/log/crashes.jsonl' -- python offline.py
+
+    Exit status: that of COMMAND, 128 and its number for a signal; 124 for one that hung and returned 0 when it was
+    ended; 127 or 126 where it cannot be started. `vllm serve` returns 0 after many crashes: with
+    --exit-status-on-crash every crash and every hang has that status.
+    """
+    if flags.termination_log is None and os.access(_TERMINATION_LOG, os.W_OK):
+        flags = replace(flags, termination_log=Path(_TERMINATION_LOG))
+    command = Guarded(flags)
+    variables = {**os.environ, **({RUNS_VARIABLE: str(flags.runs)} if flags.runs else {})}
+    variables |= {} if flags.memory_map else {MEMORY_MAP: "off"}
+    home = runs_home(variables)
+    forget_old_runs(home, flags.keep - 1)
+    view = RunView(interactive=False, listener=lambda _: lambda *_: None, person=lambda _: Nobody())
+    guarding = guard.Guard(
+        argv=argv,
+        variables=variables,
+        view=view,
+        command=command,
+        say=_Stderr(command),
+        room=lambda: core_room(home, flags.disk_floor, whole=flags.core_size == "full"),
+    )
+    if flags.print_environment:
+        for line in guarding.environment():
+            click.echo(printable(line))
+        return 0
+    if not argv:
+        raise click.UsageError("Missing argument '[--] COMMAND...'.")
+    with command:
+        return guarding.run()
+
+
+class _Stderr:
+    """Writes lines after the command's own output, where that can still be written: a pipe may be full for ever."""
+
+    def __init__(self, command: Guarded) -> None:
+        self._command = command
+        self._begun = False
+
+    def __call__(self, line: str) -> None:
+        """Write a line, the first one apart from an unfinished line of the command."""
+        apart = not self._begun and self._command.unfinished_line()
+        self._begun = self._command.started
+        text = "\n" * apart + printable(line) + "\n"
+        thread = threading.Thread(target=_written, args=(text.encode(),), daemon=True)
+        thread.start()
+        until = time.monotonic() + _SAY_S
+        while thread.is_alive() and time.monotonic() < until - (_SAY_S - _TOLD_S) * self._command.told_to_stop():
+            thread.join(0.1)
+
+
+def _written(data: bytes) -> None:
+    """Write past the buffer of stderr: one that is full would keep this process from ending."""
+    with suppress(OSError, ValueError):
+        write_whole(sys.stderr.fileno(), data)

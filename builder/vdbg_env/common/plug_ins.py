@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 PLACEMENTS: Final = "vdbg_env.placements"
-"""`--on NAME` -> a module with the functions of `vdbg_env.run.places.PlugIn`."""
+"""`--on NAME` -> a module with the functions of `vdbg_env.run.begin.PlugIn`."""
 
 LINE_STORES: Final = "vdbg_env.line_stores"
 """Scheme of an address, as in https -> a function from the address to a `vdbg_env.crash.line_packs.LineStore`."""

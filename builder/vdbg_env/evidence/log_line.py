@@ -63,6 +63,8 @@ _FIELD = re.compile(r"(\w+)=([\w.:]+)")
 _WORLD_RANK = re.compile(r"(?:^|_)(?:Worker_?)?(?:TP|EP|rank)(\d{1,5})|^VllmWorker-(\d{1,5})", re.IGNORECASE)
 _DP_ONLY = re.compile(r"_DP(\d{1,5})$|(?<!EngineCore)_(\d{1,5})$")
 _STAGE = re.compile(r"_PP\d")
+_NUMBERED = re.compile(r"[-_ ]?(?:(?:DP|PP|TP|EP|CP)?\d+[-_]?)+$|_(?:DP|PP|TP|EP|CP)\d+.*$")
+_DEPTHS = {"Worker": 2, "EngineCore": 1}  # of processes of vLLM
 _LEVEL = re.compile(
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[ :]\s*"
     r"(?:(\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?) (?:\[[^\]\s]{1,200}:\d+\]|[\w./-]{1,200}:\d+\]) ?)?"
@@ -253,6 +255,19 @@ def _out_of_glog(text: str, level: str | None) -> tuple[str, str | None, int | N
         return text, level, None
     rank = int(match["rank"]) if match["rank"] else None
     return text if match["open"] else text[match.end() :], level or _GLOG_LEVELS[match["level"]], rank
+
+
+def role_of(process: str) -> str:
+    """Return what a process is: `Worker` of `VLLM::Worker_TP1` and `VllmWorker-0`, `EngineCore` of `EngineCore_DP0`."""
+    name = process.removeprefix("VLLM::")
+    if "Worker" in name:
+        return "Worker"
+    return "EngineCore" if name.startswith("EngineCor") else _NUMBERED.sub("", name) or name
+
+
+def depth_of(process: str | None) -> int:
+    """Return how many processes of vLLM wait for this one: what one of them raises is an effect."""
+    return _DEPTHS.get(role_of(process), 0) if process else 0
 
 
 def rank_of_process(process: str) -> int | None:

@@ -24,9 +24,8 @@ from typing import IO, Any, NamedTuple, cast
 import lz4.frame
 import zstandard
 
-from vdbg_env.record.redactor import Pseudonyms, Redactor
+from vdbg_env.record.redactor import OVERLAP, Pseudonyms, Redactor, SecretFinder, finder_of
 from vdbg_env.record.run_directory import replacement
-from vdbg_env.record.secrets import OVERLAP, SecretFinder, finder_of
 
 LIMIT = 256 << 20  # bytes of one file that are expanded: a core without device memory is far smaller
 _LONGEST_NAME = 256  # bytes of a host's name or an address, with the bytes around it

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from vdbg_env.evidence.deaths import first_failure
 from vdbg_env.evidence.finding import EndedBy, Observation
-from vdbg_env.evidence.ranks import first_failure
 from vdbg_env.record.event_log import Event, damaged
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import Step

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.secrets import is_sensitive_name
+from vdbg_env.record.redactor import Redactor, is_sensitive_name
 
 # Of one connection (RFC 9110, section 7.6.1), and what a client makes anew for each request.
 HOP_BY_HOP = frozenset(

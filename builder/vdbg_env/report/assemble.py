@@ -18,10 +18,9 @@ from gpucore.dwarf import SourceFrame, parse_frame
 from gpucore.mangling import demangle
 from vdbg_env.common.errors import BAD_INPUT
 from vdbg_env.crash.files import CoreFiles, SourceText
+from vdbg_env.evidence.deaths import blame, first_failure, is_victim, last_attempt
 from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, Level, Match, NextStep, Observation
-from vdbg_env.evidence.process_death import role_of
-from vdbg_env.evidence.ranks import blame, first_failure, is_victim, last_attempt
-from vdbg_env.evidence.weigh import Crash, Fingerprint, fingerprint, judge
+from vdbg_env.evidence.log_line import role_of
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.run_directory import GUARD, RunDirectory, RunHead, way_on
 from vdbg_env.report.model import (
@@ -37,7 +36,7 @@ from vdbg_env.report.model import (
     signal_name,
 )
 from vdbg_env.runbook import workload
-from vdbg_env.runbook.judge import conclude
+from vdbg_env.runbook.judge import Crash, Fingerprint, conclude, fingerprint, judge
 from vdbg_env.runbook.model import Data, End, Manual, Next, Run, Status, Step, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import Finish, Invocation, RunStep, StepRecord, Verdict, placed
 from vdbg_env.runbook.workload import recognise

@@ -16,9 +16,8 @@ from typing import Any, Final, assert_never
 from gpucore.dwarf import Chain, SourceFrame
 from vdbg_env.common.console import duration, json_text
 from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, Finding, HowKnown, Level, Match, NextStep, Observation
-from vdbg_env.evidence.weigh import Fingerprint, is_backdrop
 from vdbg_env.record.run_directory import GUARD
-from vdbg_env.runbook.judge import exit_status
+from vdbg_env.runbook.judge import Fingerprint, exit_status, is_backdrop
 from vdbg_env.runbook.model import ArgvOverlay, Data, Status
 from vdbg_env.runbook.state import Verdict
 

@@ -13,9 +13,8 @@ from vdbg_env.record.event_log import Event, read_events, well_formed
 from vdbg_env.record.export_run import Export, export_run
 from vdbg_env.record.masking import Redacted, redact_run
 from vdbg_env.record.progress import at_start, replay
-from vdbg_env.record.redactor import Redactor
+from vdbg_env.record.redactor import Redactor, secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
-from vdbg_env.record.secrets import secret_values
 from vdbg_env.report.assemble import SHOWED, run_report
 from vdbg_env.report.model import Report
 from vdbg_env.run.begin import pseudonyms

@@ -18,9 +18,9 @@ from typing import Any, Generic, TypeVar
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.files import NotAFile, opened, parse_json, refusal_cause
 from vdbg_env.common.stop import in_background
+from vdbg_env.evidence.deaths import root_cause
 from vdbg_env.evidence.finding import Artifact, Observation
-from vdbg_env.evidence.process_death import root_cause
-from vdbg_env.evidence.stacks import stopped_and_running
+from vdbg_env.evidence.python_text import stopped_and_running
 from vdbg_env.record.masking import mask_artifact
 from vdbg_env.record.progress import from_document
 from vdbg_env.record.run_directory import disarm

@@ -1,4 +1,4 @@
-"""What was asked for, and the run that it begins in a new folder or resumes from its record."""
+"""What was asked for, the place where its steps start, and the run that it begins anew or resumes from its record."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Protocol, cast
 
 from platformdirs import user_state_path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gpucore.lineinfo import LineinfoReport, Verdict, verify
-from vdbg_env.common import yaml_source
+from vdbg_env.common import plug_ins, yaml_source
 from vdbg_env.common.errors import BAD_INPUT, BadInput, HostNotAble, nearest
 from vdbg_env.common.flags import flag, named_values, read_by
-from vdbg_env.common.programs import ProgramRunner, read_gpus
+from vdbg_env.common.programs import ProgramRunner, Programs, read_gpus
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument, YamlSource
-from vdbg_env.crash.files import BinarySource
+from vdbg_env.crash.files import BinarySource, SourceFiles
 from vdbg_env.engine.client import connect
 from vdbg_env.engine.containers import DockerContainers
 from vdbg_env.engine.request import RunRequest, settled
-from vdbg_env.engine.targets import dump_store
+from vdbg_env.engine.targets import Targets, dump_store
 from vdbg_env.image.plan import LABEL_PROOF
-from vdbg_env.image.settings import Mount, StepContainer, StepImage, parse_size
+from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepImage, parse_size
 from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead, part_of
 from vdbg_env.record.runs import complete_run
+from vdbg_env.run.guarded import Guarded
+from vdbg_env.run.job import StepSettings, gpu_probe, hang_tools
 from vdbg_env.run.library import RunbookLibrary
-from vdbg_env.run.placement import PlacementRequest, StepPlace
+from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement
 from vdbg_env.run.stale import installed_versions, toolkit_release, workload_libraries, workload_python
 from vdbg_env.runbook import workload
 from vdbg_env.runbook.machine import final_inputs
@@ -589,3 +591,171 @@ def _build(programs: ProgramRunner, nvcc: str, folder: Path) -> str:
             details=tuple(done.stderr.splitlines()[-3:]),
         )
     return program
+
+
+# Open the places where steps are started: this machine, containers of an image, and those of plug-ins.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Opens places for a process with this `environment`.
+
+    Commands start in `other_folder`, or in the current one where that is None. A step is ended while `disk_floor` bytes
+    of the disk are still free. `guarded` is given by `vdbg-env guard` alone.
+    """
+
+    environment: Mapping[str, str]
+    guarded: Guarded | None = None
+    other_folder: Path | None = None
+    disk_floor: int = DISK_FLOOR
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this machine that commands start in."""
+        return self.other_folder or Path.cwd()
+
+    @property
+    def programs(self) -> Programs:
+        """The helper programs of this machine."""
+        return Programs(self.other_folder)
+
+    def settings(self, programs: ProgramRunner, **fields: Any) -> StepSettings:
+        """Return what the steps of a run have in common where these programs are; `fields` are those of the place."""
+        environment = {**fields.get("inherited", {}), **fields["env"]}
+        return StepSettings(
+            **{
+                "cwd": self.folder,
+                "hang_tools": hang_tools(programs),
+                "gpu_probe": gpu_probe(programs, environment),
+                "disk_floor": self.disk_floor,
+                **fields,
+            }
+        )
+
+    def here(self, *, ranks: int | None = None) -> StepPlace:
+        """Return this machine; an attempt has `ranks` of them, or as many as its step asks for where that is None."""
+        from vdbg_env.run.local import LocalProcesses
+        from vdbg_env.run.ranks import LocalRanks
+
+        programs = self.programs
+
+        def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
+            settings = self.settings(
+                programs,
+                env=self.environment,
+                mark=str(run),
+                sensitive=sensitive,
+                pseudonyms=names,
+                guarded=self.guarded,
+            )
+            return LocalRanks(LocalProcesses(settings), ranks)
+
+        return StepPlace(
+            programs=programs,
+            reading=lambda _: programs,
+            binaries=Targets(),
+            environment=self.environment,
+            data_dir=str(SHIPPED_DATA / "runbooks"),
+            sources=self._sources(),
+            placement=placement,
+            close=lambda: None,
+            folder=str(self.folder),
+        )
+
+    def containers(self, container: StepContainer, *, name: str | None, notice: Callable[[str], None]) -> StepPlace:
+        """Return containers of an image, once a first one has run; `name` is what the user calls the image.
+
+        Raises BadInput, HostNotAble and EngineFailed when steps could not be started there.
+        """
+        from vdbg_env.engine.client import connect
+        from vdbg_env.run.attempt import OneRank
+        from vdbg_env.run.container import (
+            ContainerBinaries,
+            ContainerPrograms,
+            ContainerSources,
+            ContainerSteps,
+            StepContainers,
+            look,
+        )
+
+        steps = StepContainers(connect, container, runbooks=SHIPPED_DATA / "runbooks", tell=notice)
+        image = look(steps, TOOLS, name=name)
+        given = dict(container.settings.env)
+        inside = ContainerPrograms(steps, image, asked=TOOLS, machine=self.programs)
+        packages = Path(PACKAGES)
+
+        def placement(run: Path, sensitive: tuple[str, ...], names: Pseudonyms | None) -> StepPlacement:
+            settings = self.settings(
+                inside,
+                env=given,
+                cwd=Path(image.folder),
+                mark=str(run),
+                inherits=True,
+                inherited=dict(image.env),
+                python=image.python,
+                packages=packages,
+                libraries=(),
+                hang_tools=hang_tools(inside, python=image.python, packages=packages),
+                sensitive=sensitive,
+                pseudonyms=names,
+            )
+            return OneRank(ContainerSteps(steps, image, settings, here=self.folder))
+
+        return StepPlace(
+            programs=inside,
+            reading=inside.reading,
+            binaries=ContainerBinaries(steps, image, Targets()),
+            environment={**dict(image.env), **given},
+            data_dir=DATA,
+            sources=ContainerSources(steps, image, self._sources()),
+            placement=placement,
+            close=steps.close,
+            folder=str(self.folder),
+            container=container,
+            image=image,
+            in_words={"steps run in": f"containers of {image.name}", "image": image.digest or image.image_id},
+        )
+
+    def ranks(self, asked: PlacementRequest | None) -> StepPlace:
+        """Return the place of the ranks asked for: this machine, or that of a plug-in; raises BadInput."""
+        if asked is None or asked.on == "local":
+            return self.here(ranks=asked.ranks if asked else None)
+        return plug_in(asked.on).place(self, asked)
+
+    def _sources(self) -> SourceFiles:
+        return SourceFiles((str(self.folder), str(SHIPPED_DATA / "images" / "samples")), ())
+
+
+class PlugIn(Protocol):
+    """What a plug-in's module has: a place for ranks on other machines, and the ways to get a run there."""
+
+    def place(self, places: Places, asked: PlacementRequest) -> StepPlace:
+        """Return the place where the ranks asked for are started; raises BadInput outside of one."""
+        ...
+
+    def needs_allocation(self, environment: Mapping[str, str]) -> bool:
+        """Whether a process with this environment has to get machines before it can start ranks on them."""
+        ...
+
+    def allocate(self, request: RunbookRequest, words: tuple[str, ...], say: Callable[[str], None]) -> int:
+        """Get the machines and run the command line of these words on them, in place of this process."""
+        ...
+
+    def queue(
+        self,
+        request: RunbookRequest,
+        *,
+        setup: str,
+        arguments: tuple[str, ...],
+        show_only: bool,
+        say: Callable[[str], None],
+    ) -> str:
+        """Queue the whole run as a job and return what to print, or with `show_only` the text of the job alone."""
+        ...  # fmt: skip
+
+
+def plug_in(name: str) -> PlugIn:
+    """Return the module of the plug-in for `--on NAME`; raises BadInput where none is installed."""
+    if module := plug_ins.plug_in(plug_ins.PLACEMENTS, name):
+        return cast(PlugIn, module)
+    raise BadInput(f"no placement {name!r} is installed", next_step="--on local, docker or slurm")

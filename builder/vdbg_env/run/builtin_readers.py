@@ -12,6 +12,22 @@ from pathlib import Path
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.crash.triage import rule_book
+from vdbg_env.evidence.deaths import DEATH_NEEDLES as DEATHS
+from vdbg_env.evidence.deaths import LOAD_NEEDLES as LOAD
+from vdbg_env.evidence.deaths import STACK_NEEDLES as STACKS
+from vdbg_env.evidence.deaths import (
+    ProcessDeath,
+    death_findings,
+    first_failure,
+    is_victim,
+    last_attempt,
+    native_stack,
+    process_death,
+    read_deaths,
+    read_load,
+    seconds_between,
+    traceback_of,
+)
 from vdbg_env.evidence.finding import Death, EndedBy, Finding, HowKnown, Level, Observation
 from vdbg_env.evidence.log_line import LogLine, parse_cuda_error, rank_of_process, unwrap
 from vdbg_env.evidence.nccl import (
@@ -23,39 +39,23 @@ from vdbg_env.evidence.nccl import (
     read_flight_record,
     read_ras,
 )
-from vdbg_env.evidence.process_death import DEATH_NEEDLES as DEATHS
-from vdbg_env.evidence.process_death import LOAD_NEEDLES as LOAD
-from vdbg_env.evidence.process_death import STACK_NEEDLES as STACKS
-from vdbg_env.evidence.process_death import (
-    ProcessDeath,
-    death_findings,
-    native_stack,
-    process_death,
-    read_deaths,
-    read_load,
-    seconds_between,
-    traceback_of,
-)
 from vdbg_env.evidence.python_text import (
     FatalError,
-    Traceback,
-    firsthand,
-    raised_finding,
-    read_fatal_errors,
-    read_tracebacks,
-    telling,
-)
-from vdbg_env.evidence.ranks import first_failure, is_victim, last_attempt
-from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer, sanitizer_findings
-from vdbg_env.evidence.stacks import (
     HostStacks,
     Stuck,
+    Traceback,
+    firsthand,
     missing_ranks,
     parse_function_trace,
     parse_host_stacks,
+    raised_finding,
+    read_fatal_errors,
+    read_tracebacks,
     stuck_finding,
     stuck_process,
+    telling,
 )
+from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer, sanitizer_findings
 from vdbg_env.evidence.system import driver_findings, read_driver_progress
 from vdbg_env.evidence.triage_rules import RuleBook
 from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence

@@ -11,7 +11,6 @@ from gpucore.mangling import short_name
 from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, Observation
-from vdbg_env.evidence.weigh import PREFIX, Fingerprint, is_same_cause
 from vdbg_env.record.event_log import summarize, well_formed
 from vdbg_env.record.progress import from_document
 from vdbg_env.record.run_directory import RunDirectory, RunFiles
@@ -19,6 +18,7 @@ from vdbg_env.report.assemble import SHOWED, cause_by
 from vdbg_env.run.builtin_readers import read_failure, read_hang
 from vdbg_env.run.builtins import RecordedOutput
 from vdbg_env.run.history import ALL, Condition, Selection, condition, entries, lead_finding
+from vdbg_env.runbook.judge import PREFIX, Fingerprint, is_same_cause
 from vdbg_env.runbook.model import Status
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import vdbg_env
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.resources import re2_dir
-from vdbg_env.record.redactor import Pseudonyms
-from vdbg_env.record.secrets import as_literals, secret_values
+from vdbg_env.record.redactor import Pseudonyms, as_literals, secret_values
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.runbook.model import SYNTHETIC, HangAction, Matcher, ServerDriver
 from vdbg_env.runbook.state import OURS, Invocation

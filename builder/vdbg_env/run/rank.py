@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from vdbg_env.record.redactor import secret_values
 from vdbg_env.record.run_directory import write_json
-from vdbg_env.record.secrets import secret_values
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, Orders, alike, job_of_rank, read_orders, sealed
 from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.job import Job, settled

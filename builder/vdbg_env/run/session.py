@@ -20,15 +20,15 @@ from vdbg_env.crash.files import CoreFiles
 from vdbg_env.crash.line_packs import packed_lines
 from vdbg_env.image.settings import DATA
 from vdbg_env.record.progress import to_document
-from vdbg_env.record.redactor import Pseudonyms, Redactor
+from vdbg_env.record.redactor import Pseudonyms, Redactor, as_literals, secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.record.runs import find_run, runs_home
-from vdbg_env.record.secrets import as_literals, secret_values
 from vdbg_env.report.as_html import write_report
 from vdbg_env.report.assemble import run_report
 from vdbg_env.report.model import REPORT_FILES, Report
 from vdbg_env.run.begin import (
     SAMPLE,
+    Places,
     RunbookRequest,
     container_record,
     folder_gone,
@@ -52,7 +52,6 @@ from vdbg_env.run.execute import Execution, Listener, Person, redacted
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement
-from vdbg_env.run.places import Places
 from vdbg_env.run.ranks import PseudonymousSteps
 from vdbg_env.run.recordings import (
     AnsweredSteps,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from vdbg_env.common.errors import BadInput, nearest
-from vdbg_env.evidence import ranks
+from vdbg_env.evidence import deaths
 from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.runbook import expressions, judge, workload
 from vdbg_env.runbook.expressions import ExpressionFailed, Names, Value, compile_condition, why_false
@@ -168,8 +168,8 @@ LOCAL = "${{ rank.local }}"  # on its node
 _PORTS = range(20000, 30000)  # below those that systems give to clients
 ALARM = "../hang"  # in the attempt's folder
 MATCHERS = (
-    Matcher(name=ranks.CAUSE, pattern=ranks.CAUSE_PATTERN),
-    Matcher(name=ranks.VICTIM, pattern=ranks.VICTIM_PATTERN),
+    Matcher(name=deaths.CAUSE, pattern=deaths.CAUSE_PATTERN),
+    Matcher(name=deaths.VICTIM, pattern=deaths.VICTIM_PATTERN),
 )
 # A command that has one of these spreads itself: its words are left as they are.
 _SPREAD = ("--nnodes", "--node-rank", "--headless", "--data-parallel-start-rank", "--data-parallel-rank")

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Literal, TypeVar, assert_never
 
-from vdbg_env.evidence import ranks
+from vdbg_env.evidence import deaths
 from vdbg_env.evidence.finding import Ended, Finding, Match, Observation
 from vdbg_env.runbook import workload
 from vdbg_env.runbook.expressions import Names, Value
@@ -330,8 +330,8 @@ def values_before(runbook: Runbook, inputs: Inputs, facts: Facts, trail: Sequenc
 def values_of_attempts(step: Run, observations: Sequence[Observation]) -> dict[str, Data]:
     """Return what conditions see of the attempts so far; how it ended is that of the last attempt's first failure."""
     requests = _requests(observations)
-    last = ranks.last_attempt(observations)
-    found = ranks.summary(last)
+    last = deaths.last_attempt(observations)
+    found = deaths.summary(last)
     first = found.first or (last[0] if last else None)
     ended = _ended(first.ended if first else None, well=not requests["failed"])
     return {
@@ -362,8 +362,8 @@ def values_of_results(runbook: Runbook, step: Step, result: StepResult) -> dict[
 
 def first_end(observations: Sequence[Observation]) -> Ended | None:
     """Return how the last attempt ended: with its first failure, else as its first rank did."""
-    last = ranks.last_attempt(observations)
-    first = ranks.first_failure(last) or (last[0] if last else None)
+    last = deaths.last_attempt(observations)
+    first = deaths.first_failure(last) or (last[0] if last else None)
     return first.ended if first else None
 
 
@@ -463,7 +463,7 @@ def _matched(observations: Sequence[Observation]) -> Data:
     Of its ranks they are those of the one that failed first, where it matched there: the others' words are effects.
     """
     found: dict[str, list[tuple[int, Match]]] = {}
-    first = ranks.first_failure(ranks.last_attempt(observations))
+    first = deaths.first_failure(deaths.last_attempt(observations))
     for seen in sorted(observations, key=lambda x: (x.attempt, x is first, x.duration_s, x.rank)):
         for name, matches in seen.matched.items():
             found.setdefault(name, []).extend((seen.attempt, match) for match in matches)

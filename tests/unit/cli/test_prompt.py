@@ -8,7 +8,7 @@ from typing import TextIO
 
 import pytest
 
-from vdbg_env.cli.run_display import AtTerminal
+from vdbg_env.cli.runbook import AtTerminal
 from vdbg_env.runbook.state import AskPerson
 
 

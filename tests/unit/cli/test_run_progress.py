@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import patience
-from vdbg_env.cli.run_display import RunProgress
+from vdbg_env.cli.runbook import RunProgress
 from vdbg_env.record.event_log import Event
 
 RUNBOOK = """\

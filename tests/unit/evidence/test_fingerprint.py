@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
-from vdbg_env.evidence.weigh import Crash, Fingerprint, fingerprint
+from vdbg_env.runbook.judge import Crash, Fingerprint, fingerprint
 
 KERNEL = "_ZN4vllm3moe17topkGatingSoftmaxILi8ELi256EEEvPKfPKbPfi"
 

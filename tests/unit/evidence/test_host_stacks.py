@@ -2,7 +2,7 @@
 
 import pytest
 
-from vdbg_env.evidence.stacks import (
+from vdbg_env.evidence.python_text import (
     HostStacks,
     Stuck,
     missing_ranks,

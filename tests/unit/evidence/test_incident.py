@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from vdbg_env.evidence.deaths import Load, native_stack, read_load, seconds_between, traceback_of
 from vdbg_env.evidence.log_line import unwrap
-from vdbg_env.evidence.process_death import Load, native_stack, read_load, seconds_between, traceback_of
 from vdbg_env.evidence.python_text import read_tracebacks
 
 LOGS = Path(__file__).parents[2] / "data" / "logs" / "real-vllm"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from vdbg_env.evidence.deaths import ProcessDeath, process_death, read_deaths
 from vdbg_env.evidence.finding import Death
-from vdbg_env.evidence.log_line import unwrap
-from vdbg_env.evidence.process_death import ProcessDeath, process_death, read_deaths, role_of
+from vdbg_env.evidence.log_line import role_of, unwrap
 from vdbg_env.evidence.python_text import firsthand, raised_finding, read_tracebacks
 
 WORKER = Death(pid=23739, name="VLLM::Worker_TP1", signal=6, at_s=55.7)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from vdbg_env.evidence.deaths import CAUSE, CAUSE_PATTERN, VICTIM, VICTIM_PATTERN, first_failure, summary
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, MemoryKills, Observation, RankClock
-from vdbg_env.evidence.ranks import CAUSE, CAUSE_PATTERN, VICTIM, VICTIM_PATTERN, first_failure, summary
 from vdbg_env.runbook.state import first_end
 
 SAME_CLOCK = RankClock(ahead_s=0.0, within_s=0.0)

@@ -6,8 +6,15 @@ from hypothesis import strategies as st
 from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.log_line import unwrap
 from vdbg_env.evidence.nccl import nccl_findings, parse_nccl_log
-from vdbg_env.evidence.python_text import FatalError, Traceback, read_fatal_errors, read_tracebacks, telling
-from vdbg_env.evidence.stacks import parse_function_trace, parse_host_stacks
+from vdbg_env.evidence.python_text import (
+    FatalError,
+    Traceback,
+    parse_function_trace,
+    parse_host_stacks,
+    read_fatal_errors,
+    read_tracebacks,
+    telling,
+)
 
 CRASH = """\
 <core> Traceback (most recent call last):

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from tests.unit.evidence.test_ranks import rank
+from vdbg_env.evidence.deaths import VICTIM, blame, is_victim, root_cause, torchrun_findings
 from vdbg_env.evidence.finding import RootCause
-from vdbg_env.evidence.process_death import root_cause
-from vdbg_env.evidence.ranks import VICTIM, blame, is_victim, torchrun_findings
 
 KILLED = """\
 W1123 07:51:08.350000 17980 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 18009 closing signal SIGTERM

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpucore.dwarf import SourceFrame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level
 from vdbg_env.evidence.sanitizer import parse_sanitizer, sanitizer_findings
-from vdbg_env.evidence.weigh import MOST_SURE, judge
+from vdbg_env.runbook.judge import MOST_SURE, judge
 
 LINE = SourceFrame(function="store<float>", file="/src/rope.cu", line=5)
 CORE = Finding(

@@ -15,8 +15,7 @@ import pytest
 
 from vdbg_env.common import patterns
 from vdbg_env.record.masking import mask_file, redact_run
-from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.secrets import as_literals
+from vdbg_env.record.redactor import Redactor, as_literals
 
 Encode = Callable[[str], bytes]
 

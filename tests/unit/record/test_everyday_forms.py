@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.triage import LOGS
 from vdbg_env.record.masking import mask_file
-from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.secrets import secret_values
+from vdbg_env.record.redactor import Redactor, secret_values
 
 S = "Xk7-q9Tz_4bLm2Rw"  # the secret, where its form leaves a choice
 A = "Xk7q9Tz4bLm2RwYp0cVd8sGh3jNf6aKe"  # letters and digits alone

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vdbg_env.record import redactor as redaction
-from vdbg_env.record import secrets
+from vdbg_env.record import redactor
 from vdbg_env.record.masking import mask_file
-from vdbg_env.record.redactor import Pseudonyms, Redactor
-from vdbg_env.record.secrets import SecretFinder, as_literals, is_sensitive_name, secret_values
+from vdbg_env.record.redactor import Pseudonyms, Redactor, SecretFinder, as_literals, is_sensitive_name, secret_values
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz012345"
 PEM = (
@@ -159,7 +157,7 @@ def test_a_line_without_end_passes_in_constant_memory_and_exact() -> None:
     out = b""
     for at in range(0, len(data), 10_000):
         out += stream.feed(data[at : at + 10_000])
-        assert at + 10_000 - len(out) <= redaction.LINE_LIMIT + 10_000
+        assert at + 10_000 - len(out) <= redactor.LINE_LIMIT + 10_000
     assert out + stream.finish() == data
 
 
@@ -260,8 +258,8 @@ class Counted:
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where patterns were tried."""
-    compiled = secrets._compiled
-    monkeypatch.setattr(secrets, "_compiled", lambda pattern: Counted(compiled(pattern)))
+    compiled = redactor._compiled
+    monkeypatch.setattr(redactor, "_compiled", lambda pattern: Counted(compiled(pattern)))
     Counted.tried.clear()
     return Counted.tried
 

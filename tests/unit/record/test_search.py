@@ -6,8 +6,7 @@ import random
 import pytest
 
 from vdbg_env.common import patterns
-from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.secrets import RULES, SecretFinder, as_literals
+from vdbg_env.record.redactor import RULES, Redactor, SecretFinder, as_literals
 
 SECRET = "k9Zq-Known/Value+77"
 SIGNS = b"""-- - _ api_ access- private s = : => " ' ] \\ , @ / . Bearer TOKEN Key x""".split()

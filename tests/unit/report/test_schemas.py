@@ -16,7 +16,6 @@ from tests.support.shipped import shipped
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.yaml_source import Complaint
 from vdbg_env.evidence.finding import Death, Ended, EndedBy, Finding, Match, RootCause
-from vdbg_env.evidence.weigh import Fingerprint
 from vdbg_env.record.diff import Difference
 from vdbg_env.record.export_run import Export
 from vdbg_env.record.run_directory import RunDirectory, RunHead
@@ -25,6 +24,7 @@ from vdbg_env.report.model import Attempt, Report, report_json
 from vdbg_env.report.runbooks import lint_json, list_json, plan_json, show_json
 from vdbg_env.run import again, capture, crash_groups, doctor, guard, history
 from vdbg_env.runbook import machine
+from vdbg_env.runbook.judge import Fingerprint
 from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import ArgvOverlay
 from vdbg_env.runbook.state import Facts, Verdict

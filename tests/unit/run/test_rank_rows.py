@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from vdbg_env.evidence.deaths import VICTIM, rank_findings
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation, RankClock
-from vdbg_env.evidence.ranks import VICTIM, rank_findings
 from vdbg_env.report.assemble import notes, parts
 
 

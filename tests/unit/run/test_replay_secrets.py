@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vdbg_env.record.redactor import Redactor
-from vdbg_env.record.secrets import as_literals
+from vdbg_env.record.redactor import Redactor, as_literals
 from vdbg_env.run.recordings import Replay
 from vdbg_env.runbook.state import Invocation
 

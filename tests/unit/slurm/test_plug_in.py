@@ -10,7 +10,7 @@ import pytest
 import vdbg_env_slurm
 from vdbg_env.common import plug_ins
 from vdbg_env.common.errors import BadInput
-from vdbg_env.run import places
+from vdbg_env.run import begin
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 
@@ -19,7 +19,7 @@ def test_what_is_found_by_name_is_what_the_project_declares() -> None:
     ours = {group: names for group, names in PROJECT["entry-points"].items() if group.startswith("vdbg_env.")}
     assert ours == plug_ins.SHIPPED
     assert all(plug_ins.plug_in(group, name) for group, names in plug_ins.SHIPPED.items() for name in names)
-    assert places.plug_in("slurm") is vdbg_env_slurm
+    assert begin.plug_in("slurm") is vdbg_env_slurm
 
 
 def test_another_placement_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,10 +30,10 @@ def test_another_placement_is_found_by_its_entry_point(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     module = ModuleType("farm_of_gpus")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert places.plug_in("farm") is module
+    assert begin.plug_in("farm") is module
     assert plug_ins.installed(plug_ins.PLACEMENTS) == {"farm"}
 
 
 def test_an_unknown_placement_is_named() -> None:
     with pytest.raises(BadInput, match="no placement 'nowhere' is installed"):
-        places.plug_in("nowhere")
+        begin.plug_in("nowhere")

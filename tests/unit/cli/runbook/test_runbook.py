@@ -12,8 +12,8 @@ from tests.support.command_line import Ran, vdbg_env
 from vdbg_env.cli import main
 from vdbg_env.common.errors import EngineFailed
 from vdbg_env.record.run_directory import RunDirectory
+from vdbg_env.run.begin import Places
 from vdbg_env.run.placement import Layout, StartedAttempt
-from vdbg_env.run.places import Places
 from vdbg_env.runbook.state import Invocation
 
 RUNBOOK = """\
