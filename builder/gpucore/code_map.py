@@ -377,7 +377,7 @@ def parse_place(text: str, kernel: str | None = None) -> PlaceQuery:
     if named is None:
         raise BadArgument(
             f"{text!r} is neither an address, an offset, nor a function",
-            cause="a blank or bracket that the shell took (quote the whole of it), or FILE and PLACE changed about",
+            cause="the shell took a blank or a bracket (quote the whole PLACE), or FILE and PLACE are swapped",
             next_step="vdbg-env locate 'void kern<float>(float*, int)+0x140' FILE",
         )
     name, file = _split_file(named[1])

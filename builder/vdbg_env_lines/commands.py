@@ -16,7 +16,7 @@ from vdbg_env.cli.build import OntoFlags, build_display
 from vdbg_env.common import console
 from vdbg_env.common.console import json_text
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.flags import flag, takes
+from vdbg_env.common.flags import Sectioned, flag, takes
 from vdbg_env.common.programs import Programs
 from vdbg_env.crash.files import CoreFiles
 from vdbg_env.crash.line_packs import default_folder, open_store, write_whole
@@ -51,57 +51,61 @@ class LinesBuildFlags:
     """The flags of `lines build`."""
 
     kernels: tuple[str, ...] = flag(
-        "--kernel", default=(), metavar="NAME", help="A kernel, mangled or as the source has it."
+        "--kernel",
+        default=(),
+        metavar="NAME",
+        help="Only this kernel, mangled or as written in the source; repeatable.",
     )
-    core: str | None = flag(path={"exists": True}, help="The kernels and the GPU that a GPU core dump names.")
+    core: str | None = flag(path={"exists": True}, help="Only the kernels and the GPU of this GPU core dump.")
     extensions: tuple[str, ...] = flag(
-        "--extension", default=(), metavar="NAME", help="Only this library of the wheel."
+        "--extension", default=(), metavar="NAME", help="Only this library of the wheel; repeatable."
     )
-    archs: tuple[str, ...] = flag("--arch", default=(), metavar="9.0", help="Only what this GPU runs; may be repeated.")
-    everything: bool = flag("--all", default=False, help="Every library that the sources build: hours on two cores.")
+    archs: tuple[str, ...] = flag("--arch", default=(), metavar="9.0", help="Only the code for this GPU; repeatable.")
+    everything: bool = flag("--all", default=False, help="Every library: takes hours on two cores.")
     externals: tuple[str, ...] = flag(
         "--external", default=(), metavar="VARIABLE=DIR",
-        help="A local tree for CMake's variable, as in VLLM_CUTLASS_SRC_DIR=~/cutlass.",
+        help="Source tree for a CMake variable, such as VLLM_CUTLASS_SRC_DIR=~/cutlass; repeatable.",
     )  # fmt: skip
     compiler_release: str | None = flag(
-        metavar="13.0.88", help="The compiler's release, where the wheel's cubins do not name it."
+        metavar="13.0.88", help="The compiler release, if the wheel's cubins do not record it."
     )
     toolkit: Path | None = flag(
         "--compiler", path={"exists": True, "file_okay": False}, metavar="DIR",
-        help="An installed CUDA toolkit instead of packages, as vLLM of CUDA 12 needs.",
+        help="Use this installed CUDA toolkit, as vLLM for CUDA 12 needs.",
     )  # fmt: skip
-    jobs: int | None = flag("--jobs", "-j", between=(1, MOST_JOBS), help="Compilers at a time; else the cores.")
-    work: Path | None = flag(
-        path={"file_okay": False}, help="The folder that sources, compiler and results are kept in."
-    )
+    jobs: int | None = flag("--jobs", "-j", between=(1, MOST_JOBS), help="Parallel compilers. [default: one per core]")
+    work: Path | None = flag(path={"file_okay": False}, help="Folder for sources, compiler and results.")
     output: Path | None = flag(
         "--output", "-o", path={"dir_okay": False},
-        help="The pack to write; default: one in the folder that `core` looks through.",
+        help="The pack to write. [default: in the folder that `core` searches]",
     )  # fmt: skip
-    cubins: Path | None = flag(path={"file_okay": False}, help="Also write the cubins there.")
+    cubins: Path | None = flag(path={"file_okay": False}, help="Also write the cubins to this folder.")
     as_json: bool = flag("--json", default=False, help="Print JSON (schema vdbg-env/lines-build/v1).")
-    verbose: bool = flag("--verbose", "-v", default=False, help="Show every line the steps print.")
+    verbose: bool = flag("--verbose", "-v", default=False, help="Show all output of the steps.")
     quiet: bool = flag("--quiet", "-q", default=False, help="Show warnings and the result only.")
 
 
-@click.command("build")
+@click.command(
+    "build",
+    cls=Sectioned,
+    everyday={"kernels", "core", "extensions", "archs", "everything", "externals", "toolkit", "output", "as_json"},
+)
 @click.argument("requirement", metavar="PROJECT==VERSION|WHEEL")
 @takes(flags=LinesBuildFlags)
 def build_command(requirement: str, flags: LinesBuildFlags) -> int:
-    """Make line tables for a released wheel, from the wheel alone: no GPU, no debug build, no reproduction.
+    """Rebuild the line tables of a released wheel; needs no GPU and no second crash.
 
-    The wheel says which compiler made it. Its sources, that compiler and torch's headers are fetched from the package
-    index and kept; one kernel is then about a minute's work. Each function is compared with the stock one.
+    The sources, the compiler that made the wheel and torch's headers are fetched from the package index and cached.
+    After that a kernel takes about a minute. Each function is compared with the stock one.
 
-    Exit status: 0 all that was asked for is identical code, and its lines are the wheel's; 4 some is not, or could not
-    be built, or has lines of other headers (CUTLASS) than the wheel was built with, which are marked wherever they are
-    shown; 2 the wheel has no such kernel.
+    Exit status: 0 all requested code is identical and its lines are exact; 4 some is not, could not be built, or has
+    lines of other headers (CUTLASS) than the wheel's, which are marked wherever shown; 2 the wheel has no such kernel.
 
     \b
     Example:
       vdbg-env lines build vllm==0.33.0 --core core.nvcudmp
-      vdbg-env lines build vllm==0.33.0 --kernel moe_align_block_size_kernel --arch 9.0
-      vdbg-env lines build vllm==0.33.0 --extension _moe_C_stable_libtorch --arch 9.0
+      vdbg-env lines build vllm==0.33.0 --kernel moe_align_block_size_kernel
+      vdbg-env lines build vllm==0.33.0 --extension _C_stable_libtorch --arch 9.0
     """
     request = LinesRequest(
         requirement=requirement,
@@ -175,15 +179,15 @@ def _write_cubins(result: LinesBuilt, folder: Path) -> None:
 @click.argument("packs", nargs=-1, required=True, metavar="PACK...")
 @click.argument("target", metavar="FOLDER|oci://HOST/NAME:TAG")
 def push_command(packs: tuple[str, ...], target: str) -> int:
-    """Put packs where others find them: into a folder for a web server to hand out, or into a registry.
+    """Publish packs in a folder that a web server serves, or in a registry.
 
-    Every pack is read to its end before. In a folder it has its sha256 as its name, and an index by code and by name
-    lets a client fetch only the packs that it needs. A registry is used with what `docker login` kept.
+    Every pack is checked for damage first. In a folder it is named by its SHA-256, and an index lets clients fetch only
+    the packs they need. A registry is accessed with the credentials of `docker login`.
 
     \b
     Example:
-      vdbg-env lines push vllm-0.33.0.lines /srv/www/lines      then VDBG_LINES=https://HOST/lines
-      vdbg-env lines push vllm-0.33.0.lines oci://registry.example/lines:vllm-0.33.0
+      vdbg-env lines push vllm.lines /srv/www/lines
+      vdbg-env lines push vllm.lines oci://HOST/lines:vllm-0.33.0
     """
     for place in carry([open_store(name) for name in packs], open_target(target)):
         console.show(f"{place}\n")
@@ -194,10 +198,10 @@ def push_command(packs: tuple[str, ...], target: str) -> int:
 @click.argument("store", metavar="ADDRESS|oci://HOST/NAME[:TAG][@DIGEST]")
 @click.option(
     "--into", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
-    help="Where to keep them; the default folder is looked through without any option.",
+    help="The folder to put them in. [default: the one that `core` searches]",
 )  # fmt: skip
 def pull_command(store: str, into: Path | None) -> int:
-    """Get every pack of an address or a registry, and keep it on this machine.
+    """Download all packs from a URL or a registry.
 
     \b
     Example:

@@ -276,7 +276,7 @@ def test_a_process_that_the_kernel_ends_for_lack_of_memory_is_found_out(tmp_path
     assert seen.memory_kills.cgroup == 1
     (finding,) = memory_kill_findings([seen])
     named = r"the kernel OOM-killed python\S* \(\d+\) of this step"  # where the kernel's log can be read
-    counted = "the kernel ended a process of this step's cgroup for lack of memory"
+    counted = "the kernel OOM-killed a process of this step's cgroup"
     assert re.fullmatch(f"{named}|{counted}", finding.message)
 
 

@@ -142,7 +142,7 @@ class Tools:
         self,
         place: Annotated[str, Field(description="An address in a core, NAME+OFFSET, or an offset with kernel.")],
         files: Annotated[list[str], Field(min_length=1, description="Cores, libraries, wheels, cubins or folders.")],
-        kernel: Annotated[str | None, Field(description="The function that a bare offset counts from.")] = None,
+        kernel: Annotated[str | None, Field(description="The function that an offset is relative to.")] = None,
         arch: Annotated[str | None, Field(description="Keep to one architecture, such as sm_90.")] = None,
         offset: Offset = 0,
         detail: Detail = False,

@@ -72,47 +72,49 @@ class WhatToBuild:
     """The flags of `build`, `bundle` and `render` that say what to build."""
 
     profile: str = flag(
-        help="A profile's name, or its YAML file.", default=DEFAULT_PROFILE, show_default=True,
+        help="Profile name, or the path of its YAML file.", default=DEFAULT_PROFILE, show_default=True,
         shell_complete=lambda _context, _parameter, begun: complete_profile(begun),
     )  # fmt: skip
     debug: DebugInfo = flag(
-        "--lineinfo", help="Line tables (the default).", default="lineinfo", flag_value="lineinfo",
+        "--lineinfo", help="Add line tables (the default).", default="lineinfo", flag_value="lineinfo",
         also=Flag(
             names=("--device-debug",),
-            help="Compile with -G: variables can be read, but nothing is optimised; the last resort.",
+            help="Compile with -G: variables are readable, nothing is optimised. A last resort.",
             settings={"flag_value": "device-debug"},
         ),
     )  # fmt: skip
-    source: str | None = flag(metavar="S", help="vllm==X, git+https://...@REF, or a folder (./x).")
+    source: str | None = flag(metavar="S", help="vllm==X, git+https://...@REF or a folder (./x).")
     archs: tuple[str, ...] = flag(
         "--arch", default=(), metavar="X.Y",
-        help="Compute capability of the GPUs, as in 9.0 or sm_90; repeatable. The GPU here, else the profile's.",
+        help="Compute capability, such as 9.0 or sm_90; repeatable. [default: of the GPU here, else the profile's]",
     )  # fmt: skip
-    target: str | None = flag(
-        metavar="EXT", help="Build this one extension of vLLM only, as in _moe_C_stable_libtorch."
-    )
+    target: str | None = flag(metavar="EXT", help="Build only this extension of vLLM, such as _moe_C_stable_libtorch.")
     deps: tuple[str, ...] = flag(
         "--dep", default=(), metavar="NAME=DIR",
-        help="A local tree for a project that the build fetches, as in cutlass=./cutlass; repeatable.",
+        help="Use a local tree instead of fetching a project, such as cutlass=./cutlass; repeatable.",
     )  # fmt: skip
-    base: str | None = flag(metavar="IMAGE", help="Another base image than the profile's, best by digest.")
+    base: str | None = flag(metavar="IMAGE", help="Base image, preferably by digest. [default: the profile's]")
     platform: Platform | None = flag(help="Build for this platform.")
-    jobs: int | None = flag(between=(1, MOST_JOBS), metavar="N", help="Compilers at once; else by cores and memory.")
-    network: Network = flag(default="default", section=_NETWORK, help="The network that build steps have.")
+    jobs: int | None = flag(
+        between=(1, MOST_JOBS), metavar="N", help="Parallel compilers. [default: from cores and memory]"
+    )
+    network: Network = flag(default="default", section=_NETWORK, help="Network of build steps.")
     offline_compile: bool = flag(default=False, section=_NETWORK, help="Fetch first, then compile without network.")
-    object_cache: str | None = flag(metavar="NAME", help="Keep compiled objects for the next build of this name.")
-    guard: bool | None = flag("--guard/--no-guard", help="Guard what the image runs (the default).")
+    object_cache: str | None = flag(metavar="NAME", help="Cache compiled objects under this name for later builds.")
+    guard: bool | None = flag(
+        "--guard/--no-guard", help="Run the image's commands under `vdbg-env guard` (the default)."
+    )
     secrets: tuple[str, ...] = flag(
         "--secret", default=(), metavar="ID=FILE", section=_NETWORK,
-        help="A secret file that build steps can read, kept in no layer; repeatable.",
+        help="Secret file for build steps, stored in no layer; repeatable.",
     )  # fmt: skip
-    ca_bundle: Path | None = flag(section=_NETWORK, help="Certificates that build steps trust (PEM).")
-    keep_ca: bool = flag(default=False, section=_NETWORK, help="Leave the certificates of --ca-bundle in the image.")
-    pip_index_url: str | None = flag(metavar="URL", section=_NETWORK, help="The package index of build steps.")
+    ca_bundle: Path | None = flag(section=_NETWORK, help="CA certificates for build steps (PEM).")
+    keep_ca: bool = flag(default=False, section=_NETWORK, help="Keep the certificates of --ca-bundle in the image.")
+    pip_index_url: str | None = flag(metavar="URL", section=_NETWORK, help="Package index for build steps.")
     pip_extra_index_url: tuple[str, ...] = flag(
-        default=(), metavar="URL", section=_NETWORK, help="One more package index; repeatable."
+        default=(), metavar="URL", section=_NETWORK, help="Additional package index; repeatable."
     )
-    apt_mirror: str | None = flag(metavar="URL", section=_NETWORK, help="The mirror that apt fetches from.")
+    apt_mirror: str | None = flag(metavar="URL", section=_NETWORK, help="Mirror for apt.")
 
 
 def read_request(flags: WhatToBuild, *, dialect: Dialect = "classic") -> tuple[BuildRequest, ImageLibrary]:

@@ -40,16 +40,14 @@ class BuildxOptions:
     """Options of buildx, handed through as they are: caches in a registry, and attestations of the image."""
 
     cache_from: tuple[str, ...] = flag(
-        default=(), metavar="WHERE", section="With buildx", help="Take layers from there; may be repeated."
+        default=(), metavar="WHERE", section="With buildx", help="Import cached layers; repeatable."
     )
     cache_to: tuple[str, ...] = flag(
-        default=(), metavar="WHERE", section="With buildx", help="Keep layers there, as in type=inline."
+        default=(), metavar="WHERE", section="With buildx", help="Export the layer cache, such as type=inline."
     )
-    sbom: str | None = flag(
-        metavar="VALUE", section="With buildx", help="Attach a list of what is in the image, as in true."
-    )
+    sbom: str | None = flag(metavar="VALUE", section="With buildx", help="Attach an SBOM, such as true.")
     provenance: str | None = flag(
-        metavar="VALUE", section="With buildx", help="Attach how it was built, as in true or mode=max."
+        metavar="VALUE", section="With buildx", help="Attach provenance, such as true or mode=max."
     )
 
 

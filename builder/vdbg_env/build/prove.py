@@ -284,7 +284,7 @@ def require_proven(proof: LineinfoReport, image_id: str) -> None:
             next_step=f"vdbg-env verify {image_id}",
         )
     raise NotProven(
-        "the second witness does not confirm the line info",
+        "cuobjdump does not confirm the line info",
         details=(*(_doubt_line(f) for f in doubtful[:20]), f"the candidate is kept, untagged: {image_id}"),
         cause="the image's cuobjdump is older than the compiler, or was OOM-killed",
         next_step=f"vdbg-env verify {image_id}",
@@ -327,7 +327,7 @@ def _unit_name(missing: Missing) -> str:
 
 def _doubt_line(file: FileReport) -> str:
     if file.witness is None:
-        return f"{file.path}: not seen by the second witness"
+        return f"{file.path}: not cross-checked by cuobjdump"
     return f"{file.path}: {file.witness.tool}: {file.witness.reason}"
 
 

@@ -37,7 +37,7 @@ TASKS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("start:demo_command", "Explain a bundled crash; needs no GPU."),
     },
     "Debug a job": {
-        "runbook": ("runbook:runbook_command", "Trace a failure step by step, to line and report."),
+        "runbook": ("runbook:runbook_command", "Rerun a failing job step by step, to its cause."),
         "runbooks": ("runbooks:runbooks_command", "List, show, check and explain runbooks."),
         "runs": ("runs:runs_command", "List, show, compare, report and redact runs."),
         "capture": ("capture:capture_command", "Record a server's requests, to replay them."),
@@ -45,7 +45,7 @@ TASKS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Run in production": {
         "guard": ("runbook:guard_command", "Run a command as it is, and explain its failure."),
-        "dumps": ("dumps:dumps_command", "List, remove and carry away dumps."),
+        "dumps": ("dumps:dumps_command", "List, remove and copy dumps."),
     },
     "Build and prove": {
         "build": ("build:build_command", "Build a debug image, and prove its line info."),
@@ -58,7 +58,7 @@ TASKS: dict[str, dict[str, tuple[str, str]]] = {
         "shell": ("container:shell_command", "Open a shell in the debug image."),
     },
     "Set up": {
-        "doctor": ("container:doctor_command", "Check this machine, and say what to type."),
+        "doctor": ("container:doctor_command", "Check this machine, and print how to fix it."),
         "mcp": ("mcp:mcp_command", "Serve cores, logs and runs to a coding agent."),
     },
 }

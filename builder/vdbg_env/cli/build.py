@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from vdbg_env.build.render import Rendering
 
-_ONTO = "Lines for an image that exists"
+_ONTO = "Add lines to an existing image"
 _RESULT = "The result"
 _SECTIONS = (_ONTO, "Network, indexes and secrets", "With buildx", _RESULT)
 
@@ -81,15 +81,17 @@ class BuildFlags:
     dry_run: bool = flag(default=False, section=_RESULT, help="Print the Dockerfile and stop.")
     tags: tuple[str, ...] = flag(
         "--tag", "-t", default=(), metavar="NAME", section=_RESULT,
-        help="Name of the proven image; may be repeated.",
+        help="Name of the proven image; repeatable.",
     )  # fmt: skip
-    push: bool = flag(default=False, section=_RESULT, help="Push every tag once it is proven.")
+    push: bool = flag(default=False, section=_RESULT, help="Push every tag after the proof.")
     output: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Also write a tar for `docker load`.")
-    metadata_file: Path | None = flag(path={"dir_okay": False}, section=_RESULT, help="Write digest and proof as JSON.")
-    bundle: Path | None = flag(help="Build what `vdbg-env bundle` put into this file.")
+    metadata_file: Path | None = flag(
+        path={"dir_okay": False}, section=_RESULT, help="Write digest and proof as JSON to this file."
+    )
+    bundle: Path | None = flag(help="Build from this file of `vdbg-env bundle`.")
     no_cache: bool = flag(default=False, help="Ignore cached layers.")
     as_json: bool = flag("--json", default=False, section=_RESULT, help="Print the result as JSON.")
-    verbose: bool = flag("--verbose", "-v", default=False, section=_RESULT, help="Show every line the steps print.")
+    verbose: bool = flag("--verbose", "-v", default=False, section=_RESULT, help="Show all output of the steps.")
     quiet: bool = flag("--quiet", "-q", default=False, section=_RESULT, help="Show warnings and the result only.")
 
 
@@ -100,23 +102,19 @@ class OntoFlags:
     onto: str | None = flag(
         metavar="IMAGE", section=_ONTO, help="Add line tables to the kernels of this image, and change nothing else."
     )
-    kernels: tuple[str, ...] = flag(
-        "--kernel", default=(), metavar="NAME", section=_ONTO, help="With --onto: this kernel."
-    )
-    core: str | None = flag(
-        path={"exists": True}, section=_ONTO, help="With --onto: the kernel and GPU of a GPU core dump."
-    )
+    kernels: tuple[str, ...] = flag("--kernel", default=(), metavar="NAME", section=_ONTO, help="Only this kernel.")
+    core: str | None = flag(path={"exists": True}, section=_ONTO, help="Only the kernel and GPU of this GPU core dump.")
     toolkit: Path | None = flag(
         "--compiler", path={"exists": True, "file_okay": False}, metavar="DIR", section=_ONTO,
-        help="With --onto: an installed CUDA toolkit instead of packages, as vLLM of CUDA 12 needs.",
+        help="Use this installed CUDA toolkit, as vLLM for CUDA 12 needs.",
     )  # fmt: skip
     work: Path | None = flag(
         path={"file_okay": False}, section=_ONTO,
-        help="With --onto: the folder that sources, compiler and results are kept in.",
+        help="Folder for sources, compiler and results.",
     )  # fmt: skip
     accept_other_headers: bool = flag(
         default=False, section=_ONTO,
-        help="With --onto: take lines of other headers (CUTLASS) than the image's vLLM was built with.",
+        help="Accept lines of other headers (CUTLASS) than the image's vLLM was built with.",
     )  # fmt: skip
 
 
@@ -141,8 +139,8 @@ _EVERYDAY_OF_BUILD = {"onto", "core", "object_cache", "tags", "dry_run"}
 def build_command(what: WhatToBuild, flags: BuildFlags, onto: OntoFlags, buildx: BuildxOptions) -> int:
     """Build a debug image in which every cubin is proven to carry line info.
 
-    What is not proven is not tagged. Exit status: 0 proven and tagged, 1 the build failed, 2 bad input, 3 built but
-    some cubins lack line info, 4 with --onto: lines would be of other headers than the image's.
+    Without that proof the image gets no tag. Exit status: 0 proven and tagged, 1 the build failed, 2 bad input, 3 built
+    but some cubins lack line info, 4 with --onto: lines would be of other headers than the image's.
 
     \b
     Examples:
@@ -318,12 +316,10 @@ class BundleFlags:
         default="auto", choice=_Builders, show_default=True,
         help="Builder backend. `auto` picks one and prints the reason.",
     )  # fmt: skip
-    tag: str | None = flag(
-        "--tag", "-t", metavar="NAME", help="Name of the image once it is proven; the site may give another."
-    )
+    tag: str | None = flag("--tag", "-t", metavar="NAME", help="Name of the proven image; the site may choose another.")
     no_cache: bool = flag(default=False, help="Ignore cached layers.")
-    as_json: bool = flag("--json", default=False, help="Report what was written as JSON.")
-    verbose: bool = flag("--verbose", "-v", default=False, help="Show every line the steps print.")
+    as_json: bool = flag("--json", default=False, help="Print what was written as JSON.")
+    verbose: bool = flag("--verbose", "-v", default=False, help="Show all output of the steps.")
     quiet: bool = flag("--quiet", "-q", default=False, help="Show warnings and the result only.")
 
 
@@ -331,11 +327,10 @@ class BundleFlags:
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @takes(what=WhatToBuild, flags=BundleFlags)
 def bundle_command(file: Path, what: WhatToBuild, flags: BundleFlags) -> int:
-    """Write one file that builds a debug image where there is no network.
+    """Pack a build into one file, for a site without network.
 
-    It holds an image with the base, apt packages, wheels, tools and external projects, and next to it the source and
-    the steps that are left: they compile, and no container of theirs has a network. The site needs vdbg-env and a
-    Docker Engine.
+    The file holds an image with the base, apt packages, wheels, tools and external projects, the source, and the
+    remaining steps, which compile without network. The site needs vdbg-env and a Docker Engine.
 
     \b
     Example:
@@ -378,26 +373,26 @@ class RenderFlags:
     )
     existing: Path | None = flag(
         "--for", "--for-lws", metavar="FILE", path={"exists": True, "dir_okay": False},
-        help="With --format k8s: a patch that arms the LeaderWorkerSet, JobSet, Deployment, StatefulSet or Job in "
-        "FILE.",
+        help="With --format k8s: write a patch that adds guard to the Deployment, StatefulSet, Job, JobSet or "
+        "LeaderWorkerSet in FILE.",
     )  # fmt: skip
-    runbook: str | None = flag(metavar="NAME", help="With --for: one run of this runbook in the pod, instead of guard.")
+    runbook: str | None = flag(metavar="NAME", help="With --for: run this runbook once in the pod, instead of guard.")
     inputs: Mapping[str, str] = flag(
         "-i", "--input", default=(), multiple=True, callback=named_values, metavar="NAME=VALUE",
-        help="With --runbook: an input of it; repeatable.",
+        help="With --runbook: set an input; repeatable.",
     )  # fmt: skip
-    dialect: Dialect = flag(
-        default="classic", show_default=True, help="Instructions the builder takes; buildkit adds RUN --mount."
-    )
+    dialect: Dialect = flag(default="classic", show_default=True, help="Dockerfile dialect; buildkit uses RUN --mount.")
     image: str | None = flag(
-        metavar="NAME", help="The image's name; by default that of `build`, with -unproven where built from DIR."
+        metavar="NAME", help="Image name. [default: that of `build`, with -unproven if built from DIR]"
     )
-    gpu: str = flag(default="runtime", show_default=True, help="cdi, runtime or none; runtime:8 in a pod is eight.")
-    dumps: str = flag(default="vdbg-dumps", show_default=True, help="Volume or folder that keeps dumps.")
+    gpu: str = flag(
+        default="runtime", show_default=True, help="cdi, runtime or none; runtime:8 requests eight in a pod."
+    )
+    dumps: str = flag(default="vdbg-dumps", show_default=True, help="Volume or folder for dumps.")
     seccomp: Seccomp = flag(
-        default="ptrace", show_default=True, help="System calls allowed; in a pod, ptrace needs a file on every node."
+        default="ptrace", show_default=True, help="Seccomp profile; in a pod, ptrace needs a file on every node."
     )
-    as_json: bool = flag("--json", default=False, help="Report what was written as JSON.")
+    as_json: bool = flag("--json", default=False, help="Print what was written as JSON.")
 
 
 @click.command(
@@ -408,7 +403,7 @@ class RenderFlags:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @takes(flags=RenderFlags, what=WhatToBuild)
 def render_command(folder: Path, flags: RenderFlags, what: WhatToBuild) -> int:
-    """Write a debug image's Dockerfile and whole context, or manifests, into DIR.
+    """Write a Dockerfile and its context, or manifests, to DIR.
 
     \b
     Example:

@@ -18,10 +18,11 @@ from vdbg_env.run.capture import CaptureSettings
 @takes(settings=CaptureSettings)
 @click.option("--json", "as_json", is_flag=True, help="Print what was recorded as JSON (schema vdbg-env/capture/v1).")
 def capture_command(settings: CaptureSettings, as_json: bool) -> int:
-    """Listen next to a server, pass every request on to it, and record those that start work.
+    """Record the requests to a server, to replay them later.
 
-    Streams pass as they arrive. Headers are kept, credentials are not. A request is in the file before the server gets
-    it. Ctrl-C ends it. Needs aiohttp: pip install 'vdbg-env[capture]'.
+    Clients talk to this proxy instead of the server. Requests that start work are recorded, before the server gets
+    them; credentials are not. Streams pass through as they arrive. Stop it with Ctrl-C. Needs aiohttp: pip install
+    'vdbg-env[capture]'.
 
     \b
     Example:

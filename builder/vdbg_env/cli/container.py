@@ -31,11 +31,11 @@ _EVERYDAY = {"image", "gpu", "dumps", "mounts", "variables", "ports", "user"}
 @takes(flags=ContainerFlags)
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- ARGV...")
 def run_command(argv: tuple[str, ...], flags: ContainerFlags) -> int:
-    """Run a program in the debug image, with what a debugger and a crashing process need.
+    """Run a program in the debug image, with all that debuggers and core dumps need.
 
-    The container may trace processes (SYS_PTRACE, and a seccomp profile that allows it, not --privileged), writes cores
-    of any size, and keeps what a crash leaves in the dump volume at /dumps. A limit that the engine may not raise is
-    left out, with a note. The exit status is the program's own.
+    The container may trace processes (SYS_PTRACE and a seccomp profile that allows it, not --privileged) and write
+    cores of any size, and its dump volume is at /dumps. A limit that the engine cannot raise is left out with a note.
+    The exit status is the program's.
 
     \b
     Example:
@@ -53,7 +53,7 @@ def run_command(argv: tuple[str, ...], flags: ContainerFlags) -> int:
 def shell_command(argv: tuple[str, ...], flags: ContainerFlags) -> int:
     """Open a shell in the debug image, on this terminal.
 
-    As `run`, but with the keys you type; bash if no other program is named.
+    Like `run`, but interactive. Starts bash if no program is named.
 
     \b
     Example:
@@ -74,14 +74,14 @@ def _run(argv: tuple[str, ...], flags: ContainerFlags, *, interactive: bool) -> 
 
 
 @click.command("doctor")
-@click.option("--dumps", "dump_place", default=".", metavar="FOLDER", help="Where dumps will go: its disk is checked.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON (schema vdbg-env/doctor/v1).")
+@click.option("--dumps", "dump_place", default=".", metavar="FOLDER", help="Check the disk of this dump folder too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/doctor/v1).")
 def doctor_command(dump_place: str, as_json: bool) -> int:
-    """Check whether this machine is able to build, run and debug, and say what to type where it is not.
+    """Check what this machine can build, run and debug, and print how to get the rest.
 
-    Nothing is changed and nothing is started but the tools' own --version.
+    Changes nothing, and starts nothing but `--version` of the tools.
 
-    Exit status: 0 all is well; 4 warnings only; 3 something will fail.
+    Exit status: 0 no problem; 4 warnings only; 3 something will fail.
 
     \b
     Example:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/core/v1).")
 @click.option("--registers", is_flag=True, help="Show the registers of each fault's first thread.")
 @click.option("--parameters", is_flag=True, help="Show the parameters and constant banks of each launch.")
-@click.option("--all", "everything", is_flag=True, help="Show every fault and every place where warps are.")
+@click.option("--all", "everything", is_flag=True, help="Show every fault and every group of warps.")
 @lines_option
 @memory_option
 @source_root_option
@@ -47,8 +47,8 @@ def core_command(
 ) -> int:
     """Read GPU core dumps: exception, kernel, thread, source line, inline chain, and where all other warps are.
 
-    No GPU, driver or debugger is needed. Of the dumps of several ranks, those with an exception are first, and the
-    others are a line each. The memory maps next to a core, or those of --memory, name the tensor of a bad address.
+    Needs no GPU, driver or debugger. With dumps of several ranks, those with an exception are shown first and each of
+    the others in one line. A memory map next to the core, or one given by --memory, names the tensor at a bad address.
 
     Exit status: 0 no exception; 3 an exception; 4 no exception, but a dump is truncated or could not be read; 2 nothing
     could be read.
@@ -88,9 +88,9 @@ def _kernels(_context: click.Context, _parameter: click.Parameter, begun: str) -
 @click.argument("place", metavar="PLACE")
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option(
-    "--kernel", "-k", metavar="NAME", shell_complete=_kernels, help="The function that a bare offset counts from."
+    "--kernel", "-k", metavar="NAME", shell_complete=_kernels, help="The function that an offset is relative to."
 )
-@click.option("--arch", metavar="SM", help="Keep to one architecture, such as sm_90 or 9.0.")
+@click.option("--arch", metavar="SM", help="Search one architecture only, such as sm_90 or 9.0.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/locate/v1; vdbg-env/owner/v1 without FILE)."
 )
@@ -111,11 +111,11 @@ def locate_command(
 ) -> int:
     """Find the source line and the whole inline chain of an instruction.
 
-    PLACE is an address in a GPU core dump, an offset with --kernel, or a function with an offset as compute-sanitizer
-    or cuda-gdb print it. NAME may be mangled, demangled, or the function's own name. FILE is a GPU core dump, library,
-    object file, wheel, .cubin, .fatbin or a folder of these. With --memory alone, PLACE is the address of data.
+    PLACE is an address in a GPU core dump, an offset into --kernel, or a function and offset as compute-sanitizer or
+    cuda-gdb print them. NAME may be mangled, demangled or bare. FILE is a GPU core dump, library, object file, wheel,
+    .cubin, .fatbin or a folder of these. With --memory and no FILE, PLACE is a data address.
 
-    Exit status: 0 found; 4 found, but without line info or in several places that differ; 2 not found.
+    Exit status: 0 found; 4 found without line info, or with answers that differ; 2 not found.
 
     \b
     Example:
@@ -163,23 +163,27 @@ def _pid(_context: click.Context, _argument: click.Parameter, text: str | None) 
         return None
     if text.isdecimal() and int(text):
         return int(text)
-    raise click.BadParameter(f"{text!r} is not the number of a process: pgrep -af {shlex.quote(text)}")
+    raise click.BadParameter(f"{text!r} is not a process ID: pgrep -af {shlex.quote(text)}")
 
 
 @click.command("dump")
 @click.argument("pid", callback=_pid, required=False)
-@click.option("--timeout", default=600.0, show_default=True, type=click.FloatRange(0), help="Seconds for all of them.")
-@click.option("--no-wait", is_flag=True, help="Fire the pipes and leave.")
+@click.option(
+    "--timeout", default=600.0, show_default=True, type=click.FloatRange(0), help="Seconds to wait for all dumps."
+)
+@click.option("--no-wait", is_flag=True, help="Trigger the dumps and return without waiting for them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/dump/v1).")
-@click.option("--arm", is_flag=True, help="Only print the environment that a program must be started with.")
+@click.option("--arm", is_flag=True, help="Print the environment to start a program with, and exit.")
 @click.option(
     "--format", "form", type=click.Choice(["export", "env"]), default="export", show_default=True,
     help="With --arm: lines for a shell, or a file for docker run --env-file.",
 )  # fmt: skip
-@click.option("--folder", default=lambda: str(Path.cwd()), help="With --arm: the folder of the dumps. [default: here]")
+@click.option(
+    "--folder", default=lambda: str(Path.cwd()), help="With --arm: the folder to write dumps to. [default: here]"
+)
 @click.option(
     "--core", "size", type=click.Choice(CORE_SIZES), default="default", show_default=True,
-    help="With --arm: what the dumps keep: registers and code; shared, local and constant memory too; all memory.",
+    help="With --arm: what a dump holds: registers and code; also shared, local and constant memory; or all memory.",
 )  # fmt: skip
 @click.option("--full", is_flag=True, help="The same as --core full.")
 def dump_command(
@@ -193,12 +197,12 @@ def dump_command(
     size: CoreSize,
     full: bool,
 ) -> int:
-    """Make every armed process of the tree of PID write a GPU core dump, and wait until the dumps are whole.
+    """Make a hung program write GPU core dumps, and wait until they are complete.
 
-    The process continues afterwards. It must have been started with the environment that --arm prints; its pipe is
-    found among its open files, also inside a container. Run as the process's user or as root.
+    PID and the processes below it write one each, also inside a container, and continue afterwards. They must have been
+    started with the environment that --arm prints. Run this as the same user or as root.
 
-    Exit status: 0 every dump is written; 4 some are; 1 none is; 2 no such process, or none of them is armed.
+    Exit status: 0 every dump is written; 4 some are; 1 none is; 2 no such process, or none with that environment.
 
     \b
     Example:

@@ -36,9 +36,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def _shared(function: Function) -> Function:
     place = click.option(
-        "--dumps", "place", default="vdbg-dumps", metavar="PLACE", help="A volume, or a folder (/x), without Docker."
+        "--dumps",
+        "place",
+        default="vdbg-dumps",
+        metavar="PLACE",
+        help="A volume, or a folder (/x), which needs no Docker.",
     )
-    return place(click.option("--json", "as_json", is_flag=True, help="As JSON (schema vdbg-env/dumps/v1).")(function))
+    return place(
+        click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/dumps/v1).")(function)
+    )
 
 
 def _store(place: str) -> DumpStore:
@@ -53,7 +59,7 @@ def _store(place: str) -> DumpStore:
 
 @click.group("dumps")
 def dumps_command() -> None:
-    """List, remove and carry away what crashes left in the dump volume.
+    """List, remove and copy the dumps that crashes left.
 
     \b
     Example:
@@ -66,10 +72,10 @@ def dumps_command() -> None:
 @dumps_command.command("list")
 @_shared
 def dumps_list(place: str, as_json: bool) -> int:
-    """Show every dump, newest first, with its size, age and kind.
+    """List dumps, newest first.
 
-    Other files, such as the records of guard, are counted; --json names them too.
-    Exit status: 0 all was read; 4 some of it could not be.
+    Other files, such as the records of guard, are counted; --json names them. Exit status: 0 everything was read; 4
+    something could not be read.
 
     \b
     Example:
@@ -83,15 +89,15 @@ def dumps_list(place: str, as_json: bool) -> int:
 @dumps_command.command("prune")
 @_shared
 @retention_options("dumps")
-@click.option("--adopt", is_flag=True, help="Allow it in a place that vdbg-env did not make; needed once.")
+@click.option("--adopt", is_flag=True, help="Allow removal in a place that vdbg-env did not create; needed once.")
 def dumps_prune(
     place: str, as_json: bool, keep: int | None, older_than: str | None, max_size: str | None, yes: bool, adopt: bool
 ) -> int:
-    """Show what the rules would remove, and remove it with --yes.
+    """Remove old dumps, with --yes; else show them.
 
-    Only files that are dumps by their content are ever removed: GPU cores, host cores, compressed ones. Of a folder or
-    volume that vdbg-env did not make, nothing is removed until --adopt was given.
-    Exit status: 0 all was read; 4 some of it could not be.
+    Only files whose content is a GPU or host core, compressed or not, are removed. In a place that vdbg-env did not
+    create, nothing is removed until --adopt is given once. Exit status: 0 everything was read; 4 something could not be
+    read.
 
     \b
     Example:
@@ -117,9 +123,9 @@ def _told(found: DumpList | Prune) -> int:
 @click.argument("target", type=click.Path(path_type=Path))
 @click.argument("names", nargs=-1, metavar="[FILE]...")
 def dumps_export(place: str, as_json: bool, target: Path, names: tuple[str, ...]) -> int:
-    """Copy dumps to the folder TARGET, or into one tar when TARGET ends in .tar.
+    """Copy dumps to a folder, or into a .tar file.
 
-    Without FILE every dump is taken. Each is printed with its SHA-256.
+    Without FILE, all are copied. Each is printed with its SHA-256.
 
     \b
     Example:

@@ -23,7 +23,7 @@ from vdbg_env.record.run_directory import write_new
 
 @click.group("images")
 def images_command() -> None:
-    """List, show, write and check the build profiles.
+    """List, show, write and check build profiles.
 
     \b
     Example:
@@ -35,9 +35,9 @@ def images_command() -> None:
 
 
 @images_command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_profiles(as_json: bool) -> int:
-    """List the profiles that ship and those of your own folder.
+    """List the shipped profiles and your own.
 
     \b
     Example:
@@ -61,7 +61,9 @@ def list_profiles(as_json: bool) -> int:
 @images_command.command("show")
 @click.argument("profile")
 def show(profile: str) -> int:
-    """Show one profile in full, merged with what it extends, as JSON.
+    """Show a profile in full, as JSON.
+
+    It is merged with what it extends.
 
     \b
     Example:
@@ -74,11 +76,11 @@ def show(profile: str) -> int:
 
 @images_command.command("new")
 @click.argument("name")
-@click.option("--from", "original", metavar="PROFILE", help="Copy this profile, with its comments.")
+@click.option("--from", "original", metavar="PROFILE", help="Copy this profile, comments included.")
 def new(name: str, original: str | None) -> int:
-    """Write a profile for you to edit into the folder of your own profiles; nothing is ever overwritten.
+    """Write a profile to edit into your own folder.
 
-    Without --from it is a short one that extends the default profile.
+    Without --from it is a short one that extends the default profile. Nothing is overwritten.
 
     \b
     Example:
@@ -101,7 +103,9 @@ def new(name: str, original: str | None) -> int:
 @images_command.command("lint")
 @click.argument("profiles", nargs=-1)
 def lint(profiles: tuple[str, ...]) -> int:
-    """Check profiles, by name or file, or all of them. Each is planned too, as a build would plan it.
+    """Check profiles, by name or file, or all.
+
+    Each is planned too, as for a build.
 
     \b
     Example:
@@ -123,11 +127,9 @@ def lint(profiles: tuple[str, ...]) -> int:
 
 
 @images_command.command("schema")
-@click.option(
-    "--knowledge", "of_knowledge", is_flag=True, help="Print the schema of the dated tables in knowledge/ instead."
-)
+@click.option("--knowledge", "of_knowledge", is_flag=True, help="Print the schema of the tables in knowledge/ instead.")
 def schema(of_knowledge: bool) -> int:
-    """Print the JSON Schema that an editor checks a profile against.
+    """Print the JSON Schema of profiles, for editors.
 
     \b
     Example:

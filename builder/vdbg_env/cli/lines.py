@@ -34,25 +34,25 @@ from vdbg_env.lines.packs import (
 
 # Subcommand -> the line that `--help` shows; `build`, `push` and `pull` are the plug-in's, the others are below.
 SUBCOMMANDS: dict[str, str] = {
-    "pack": "Take the line tables out of libraries that were built with -lineinfo.",
-    "build": "Make line tables for a released wheel, from the wheel alone.",
-    "list": "List the packs that are looked through.",
-    "show": "Show what a pack has.",
-    "verify": "Read packs to their end: are they sound?",
-    "merge": "Make one pack of several.",
-    "push": "Put packs into a folder, for a web server to hand out, or into a registry.",
-    "pull": "Get packs from an address or a registry.",
-    "prune": "Remove the packs that were not used for longest.",
+    "pack": "Extract the line tables of a build with -lineinfo.",
+    "build": "Rebuild the line tables of a released wheel.",
+    "list": "List the packs in use.",
+    "show": "Show what a pack contains.",
+    "verify": "Check packs for damage.",
+    "merge": "Merge packs into one.",
+    "push": "Publish packs in a folder or a registry.",
+    "pull": "Download packs from a URL or a registry.",
+    "prune": "Remove the least recently used packs.",
 }
 
 
 @click.group("lines", cls=LazyGroup, tasks={"Commands": {name: ("", text) for name, text in SUBCOMMANDS.items()}})
 def lines_command() -> None:
-    """Line tables apart from code, for wheels that were shipped without them.
+    """Make and share line tables for wheels that were built without them.
 
-    A line pack has the lines of a build with -lineinfo, found by the instructions of each function. `core`, `locate`,
-    `verify`, `triage` and runbooks take the lines of stock code from packs: those that --lines names, those that
-    VDBG_LINES lists, and those in $XDG_DATA_HOME/vdbg-env/lines.
+    A line pack holds the line tables of a build with -lineinfo, indexed by the instructions of each function. `core`,
+    `locate`, `verify`, `triage` and runbooks search the packs of --lines, those of VDBG_LINES, and those in
+    $XDG_DATA_HOME/vdbg-env/lines.
 
     \b
     Example:
@@ -65,27 +65,27 @@ def lines_command() -> None:
 @lines_command.command("pack")
 @click.argument("targets", nargs=-1, required=True, metavar="IMAGE|LIBRARY...")
 @click.option("--output", "-o", required=True, metavar="FILE", help="The pack to write, such as vllm-0.33.0.lines.")
-@click.option("--release", default="", metavar="NAME", help="What to call the build, such as 'vllm 0.33.0'.")
+@click.option("--release", default="", metavar="NAME", help="A name for the build, such as 'vllm 0.33.0'.")
 @click.option("--plan", default="", metavar="DIGEST", help="The digest of the build plan.")
 @click.option(
     "--arch",
     "archs",
     multiple=True,
     metavar="SM",
-    help="Keep to this architecture, as in sm_90 or 9.0; may be repeated.",
+    help="Pack this architecture only, such as sm_90 or 9.0; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
 def pack_command(
     targets: tuple[str, ...], output: str, release: str, plan: str, archs: tuple[str, ...], as_json: bool
 ) -> int:
-    """Take the line tables out of libraries, object files, wheels, cubins, folders or images built with -lineinfo.
+    """Extract line tables from libraries, object files, wheels, cubins, folders or images built with -lineinfo.
 
-    The same input gives the same bytes. Exit status: 0 packed; 4 packed, but some files could not be read; 2 nothing
-    has line info.
+    The output is reproducible. Exit status: 0 packed; 4 packed, but some files could not be read; 2 nothing has line
+    info.
 
     \b
     Example:
-      vdbg-env lines pack vllm-debug:latest -o vllm-0.33.0-cu130.lines --release 'vllm 0.33.0'
+      vdbg-env lines pack IMAGE -o vllm-0.33.0.lines --release 'vllm 0.33.0'
       vdbg-env lines pack kernels.cubin -o kernels.lines
     """
     request = PackRequest(targets=targets, release=release, plan=plan, archs=tuple(map(as_target, archs)))
@@ -99,14 +99,14 @@ def pack_command(
 @click.argument("stores", nargs=-1, metavar="[PACK|FOLDER|ADDRESS]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
 def list_command(stores: tuple[str, ...], as_json: bool) -> int:
-    """List packs: those of VDBG_LINES and of the default folder, or those of the places given.
+    """List the line packs of VDBG_LINES and the default folder, or of the given places.
 
-    Exit status: 0; 4 a place cannot be read, or a pack cannot be used.
+    Exit status: 0 all are usable; 4 a place or a pack cannot be read.
 
     \b
     Example:
       vdbg-env lines list
-      vdbg-env lines list https://lines.example/vllm oci://registry.example/lines:vllm-0.33.0
+      vdbg-env lines list https://lines.example/vllm
     """
     places = [open_store(name) for name in stores] or open_stores()
     found, lost = [], 0
@@ -136,7 +136,7 @@ def list_command(stores: tuple[str, ...], as_json: bool) -> int:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
 def show_command(packs: tuple[str, ...], functions: bool, as_json: bool) -> int:
-    """Show what packs have: functions, and the binaries that they were made from.
+    """Show what packs contain: functions, and the binaries they were made from.
 
     \b
     Example:
@@ -163,9 +163,9 @@ def show_command(packs: tuple[str, ...], functions: bool, as_json: bool) -> int:
 @click.argument("packs", nargs=-1, required=True, metavar="PACK|FOLDER|ADDRESS...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/lines/v1).")
 def verify_command(packs: tuple[str, ...], as_json: bool) -> int:
-    """Read packs to their end: every checksum, every record, every index.
+    """Check packs for damage: every checksum, record and index.
 
-    Exit status: 0 all are sound; 3 one is damaged.
+    Exit status: 0 all are intact; 3 one is damaged.
 
     \b
     Example:
@@ -185,10 +185,10 @@ def verify_command(packs: tuple[str, ...], as_json: bool) -> int:
 @click.argument("packs", nargs=-1, required=True, metavar="PACK|FOLDER|ADDRESS...")
 @click.option("--output", "-o", required=True, metavar="FILE", help="The pack to write.")
 def merge_command(packs: tuple[str, ...], output: str) -> int:
-    """Make one pack of several; their order makes no difference.
+    """Merge packs into one; their order does not matter.
 
-    Functions of the same code and lines become one. Where builds agree on the code and disagree on its lines, both are
-    kept, and both are shown.
+    Functions with the same code and lines are stored once. Where builds have the same code with different lines, both
+    are kept and both are shown.
 
     \b
     Example:
@@ -202,12 +202,12 @@ def merge_command(packs: tuple[str, ...], output: str) -> int:
 
 @lines_command.command("prune")
 @click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--max-size", required=True, metavar="SIZE", help="What may stay, such as 2g; 0 removes all.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed.")
+@click.option("--max-size", required=True, metavar="SIZE", help="Keep at most this much, such as 2g; 0 removes all.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
 def prune_command(folder: Path | None, max_size: str, dry_run: bool) -> int:
-    """Remove the packs that were not used for longest: of the cache of fetched packs, or of a folder.
+    """Remove the least recently used packs from the download cache, or from FOLDER.
 
-    The cache keeps within its bound by itself (VDBG_LINES_CACHE, 4g).
+    The cache also prunes itself, to the size in VDBG_LINES_CACHE (4g).
 
     \b
     Example:

@@ -14,10 +14,11 @@ from vdbg_env.common.errors import HostNotAble
 @click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False), metavar="FOLDER...")
 @lines_option
 def mcp_command(folders: tuple[str, ...], line_packs: tuple[str, ...]) -> int:
-    """Answer a coding agent on standard input and output, by the Model Context Protocol.
+    """Serve cores, logs and runs to a coding agent, by the Model Context Protocol.
 
-    Its tools read the GPU cores, logs, recorded runs, libraries and sources below each FOLDER, and no other file. They
-    write nothing there and run none of your programs. Name this command in the configuration of your agent.
+    It speaks on standard input and output: name this command in the configuration of your agent. Its tools read the GPU
+    cores, logs, recorded runs, libraries and sources below each FOLDER, and no other file. They write nothing and run
+    none of your programs.
 
     \b
     Example:

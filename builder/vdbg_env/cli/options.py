@@ -37,7 +37,7 @@ lines_option = click.option(
     "line_packs",
     multiple=True,
     metavar="PACK",
-    help="Take missing line info from this line pack, folder or address; repeatable. VDBG_LINES is used too.",
+    help="Take missing line info from this line pack, folder or URL, as well as from VDBG_LINES; repeatable.",
 )
 source_root_option = click.option(
     "--source-root",
@@ -45,9 +45,11 @@ source_root_option = click.option(
     multiple=True,
     type=click.Path(exists=True, file_okay=False),
     metavar="FOLDER",
-    help="Look for source files below FOLDER; may be repeated.",
+    help="Search FOLDER for source files; repeatable.",
 )
-_MEMORY_HELP = "Name the tensor of an address by the memory maps of a run, a map, a PyTorch snapshot or a full core."
+_MEMORY_HELP = (
+    "Name the tensor at a bad address, from the memory maps of a run, a map file, a PyTorch snapshot or a full core."
+)
 memory_option = click.option("--memory", "--memory-map", "memory", metavar="RUN|FILE", help=_MEMORY_HELP)
 # Of triage: its `--memory` is the limit of the container that --run starts.
 memory_map_option = click.option("--memory-map", metavar="RUN|FILE", help=_MEMORY_HELP)
@@ -57,7 +59,7 @@ path_map_option = click.option(
     multiple=True,
     type=_PathMap(),
     metavar="OLD=NEW",
-    help="Show sources of OLD... from NEW...; may be repeated.",
+    help="Read sources recorded under OLD from NEW; repeatable.",
 )
 
 
@@ -69,9 +71,9 @@ def retention_options(things: str) -> Callable[[Function], Function]:
     """Give a command the flags that say which of the things to keep, for `read_retention`, and --yes."""
     return with_options(
         click.option("--keep", type=click.IntRange(min=0), metavar="N", help=f"Keep the newest N {things}."),
-        click.option("--older-than", metavar="AGE", help="Remove those older than this, as in 12h or 7d."),
-        click.option("--max-size", metavar="SIZE", help="Remove the oldest until the rest fits, as in 50g."),
-        click.option("--yes", is_flag=True, help="Remove them; without this they are only shown."),
+        click.option("--older-than", metavar="AGE", help="Remove everything older, such as 12h or 7d."),
+        click.option("--max-size", metavar="SIZE", help="Remove the oldest until the rest fits, such as 50g."),
+        click.option("--yes", is_flag=True, help="Really remove; otherwise only show what would go."),
     )
 
 

@@ -37,34 +37,34 @@ class _Places(click.Choice[str]):
 class PlaceFlags(engine.ContainerFlags):
     """All flags that say where steps run. A name and published ports fit one container, and steps have one each."""
 
-    nodes: int | None = flag(between=(1, 10000), help="With --on slurm: how many nodes.")
+    nodes: int | None = flag(between=(1, 10000), help="Number of nodes, with --on slurm.")
     ranks: int | None = flag(
         between=(1, 10000),
-        help="How many ranks each step starts, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set.",
+        help="Number of ranks; each gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.",
     )
     on: Literal["local", "docker", "slurm"] | None = flag(
         choice=_Places,
-        help="Where steps run: here, in containers (docker, if an image is named), or in a Slurm allocation.",
+        help="Where steps run. [default: docker with --image, else local]",
     )
-    memory: str | None = flag(metavar="SIZE", help="What a container may use, as in 64g; else no limit.")
+    memory: str | None = flag(metavar="SIZE", help="Memory limit of a container, such as 64g. [default: none]")
     slurm_arguments: tuple[str, ...] = flag(
         "--slurm-arg", default=(), metavar="ARG",
-        help="An argument for srun, and for salloc outside an allocation, passed on as it is; repeatable.",
+        help="Pass this argument to srun, and to salloc outside an allocation; repeatable.",
     )  # fmt: skip
     scratch: Path | None = flag(
         metavar="DIR",
-        help="With --on slurm: ranks write dumps to this folder of their node, and they are moved to the run's.",
+        help="Folder on each node for dumps; they are moved to the run afterwards.",
     )
     scratch_limit: str = flag(
-        default="16g", show_default=True, metavar="SIZE", help="With --scratch: what all ranks together move at most."
+        default="16g", show_default=True, metavar="SIZE", help="Move at most this much from all ranks together."
     )
-    submit: bool = flag(default=False, help="With --on slurm: queue the run as a job; with --plan, print it.")
+    submit: bool = flag(default=False, help="Queue the run as a job; with --plan, print the script.")
     submit_arguments: tuple[str, ...] = flag(
-        "--submit-arg", default=(), metavar="ARG", help="An argument for sbatch, passed on as it is; repeatable."
+        "--submit-arg", default=(), metavar="ARG", help="Pass this argument to sbatch; repeatable."
     )
     setup: Path | None = flag(
         path={"exists": True, "dir_okay": False, "resolve_path": True},
-        help="With --submit: a shell file for the job's environment, as it inherits none.",
+        help="With --submit: shell file that the job sources first; it inherits no environment.",
     )
 
 

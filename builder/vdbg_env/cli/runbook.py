@@ -356,10 +356,10 @@ _EVERYDAY = {"inputs", "plan", "resume", "from_run", "batch", "json", "on", "ima
 def runbook_command(
     context: click.Context, /, name: str | None, argv: tuple[str, ...], request: RunbookRequest, **flags: Any
 ) -> int:
-    """Trace a failure step by step, from the workload as given to kernel, source line and report.
+    """Rerun a failing command step by step, until its kernel, source line and cause are clear.
 
-    Steps run here, each in a container of IMAGE, or on Slurm; the record stays here. Without COMMAND the workload of
-    ./vdbg.yaml is taken, and without that the bundled sample, replayed where no GPU responds.
+    Steps run on this machine, in containers of IMAGE, or on Slurm; the record stays here. Without COMMAND, the workload
+    of ./vdbg.yaml runs, or else the bundled sample, which is replayed where there is no GPU.
 
     \b
     Example:
@@ -466,11 +466,11 @@ _EVERYDAY_GUARD = {"runs", "keep", "hang_after", "core", "exit_status_on_crash",
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @takes(option=_Setting, flags=GuardFlags)
 def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
-    """Run COMMAND once, as it is, with core dumps and a watch for hangs armed.
+    """Run COMMAND unchanged, and explain its crash or hang.
 
-    Its output and signals pass through, its exit status is this command's. When it dies or hangs, the record, the GPU
-    cores and a report are in the folder of runs, and one line of JSON is on stderr. Each flag can be set in the
-    environment: VDBG_GUARD_HOOK for --hook.
+    Output, signals and exit status pass through. After a crash or hang, its logs, GPU cores and a report are in the
+    folder of runs, and one line of JSON is on stderr. Every option has a variable too, such as VDBG_GUARD_HOOK for
+    --hook.
 
     \b
     Example:
@@ -478,9 +478,9 @@ def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
       vdbg-env guard --exit-status-on-crash 70 -- vllm serve MODEL
       vdbg-env guard --hook 'cat >> /var/log/crashes.jsonl' -- python offline.py
 
-    Exit status: that of COMMAND, 128 and its number for a signal; 124 for one that hung and returned 0 when it was
-    ended; 127 or 126 where it cannot be started. `vllm serve` returns 0 after many crashes: with
-    --exit-status-on-crash every crash and every hang has that status.
+    Exit status: that of COMMAND; 128 plus the number of a signal; 124 if it hung and returned 0 when ended; 126 or 127
+    if it cannot be started. `vllm serve` returns 0 after many crashes: --exit-status-on-crash gives each crash and hang
+    its own status.
     """
     if flags.termination_log is None and os.access(_TERMINATION_LOG, os.W_OK):
         flags = replace(flags, termination_log=Path(_TERMINATION_LOG))

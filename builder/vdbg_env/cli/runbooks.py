@@ -23,10 +23,15 @@ from vdbg_env.runbook.model import SCHEMA_FILE, json_schema
 from vdbg_env.runbook.parse import formatted, skeleton
 
 _FILES = click.option(
-    "-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="A runbook file to look in first."
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Look in this runbook file first; repeatable.",
 )
 _VLLM = click.option(
-    "--vllm", metavar="VERSION", help="The release of vLLM to ask about: the one installed here unless given."
+    "--vllm", metavar="VERSION", help="The vLLM release to check against. [default: the one installed here]"
 )
 _JSON = click.option("--json", "as_document", is_flag=True, help="Print JSON.")
 
@@ -47,7 +52,9 @@ def runbooks_command() -> None:
 @_FILES
 @_JSON
 def list_command(files: tuple[Path, ...], as_document: bool) -> int:
-    """List the runbooks found: your files, ./runbooks, your configuration folder, the shipped ones.
+    """List the runbooks, yours and the shipped ones.
+
+    Yours are those of --file, ./runbooks and your configuration folder.
 
     \b
     Example:
@@ -69,7 +76,7 @@ def list_command(files: tuple[Path, ...], as_document: bool) -> int:
 @_FILES
 @_JSON
 def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
-    """Show a runbook: its inputs, and each step with where its outcomes lead.
+    """Show a runbook's inputs, steps and outcomes.
 
     \b
     Example:
@@ -89,10 +96,12 @@ def show_command(name: str, files: tuple[Path, ...], as_document: bool) -> int:
 @_JSON
 @_VLLM
 def lint_command(targets: tuple[str, ...], files: tuple[Path, ...], as_document: bool, vllm: str | None) -> int:
-    """Prove that runbooks can be run: names, paths, expressions, patterns, tools. Status 2 when one cannot.
+    """Check names, paths, expressions and tools.
 
-    Flags and variables are compared with a release of vLLM: one that is gone, misspelt or never existed
-    is a problem. Without --vllm that is the release installed here, or the newest known.
+    Exit status: 0 no problem; 2 at least one.
+
+    Flags and variables are checked against a vLLM release: --vllm, or else the installed one, or else the newest known.
+    One that the release does not have is a problem.
 
     \b
     Example:
@@ -129,7 +138,7 @@ def schema_command() -> int:
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @_FILES
 def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
-    """Write a page for each runbook into DIR, to be followed by hand without this program, and an index.
+    """Write the runbooks as pages to follow by hand.
 
     \b
     Example:
@@ -151,8 +160,10 @@ def docs_command(folder: Path, files: tuple[Path, ...]) -> int:
 @_FILES
 @_VLLM
 def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | None) -> int:
-    """Explain a runbook, one of its steps, a shared step, the rule of a finding, or a variable or flag of vLLM, CUDA,
-    PyTorch and NCCL.
+    """Explain a runbook, step, rule, variable or flag.
+
+    NAME is a runbook, a shared step, the rule of a finding (VDBG007), or a variable or flag of vLLM, CUDA, PyTorch or
+    NCCL.
 
     \b
     Example:
@@ -194,7 +205,9 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
 @click.argument("name")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path(), metavar="[FOLDER]")
 def new_command(name: str, folder: Path) -> int:
-    """Write a runbook to start from, NAME.yaml, into FOLDER or the current one; nothing is ever overwritten.
+    """Write NAME.yaml, a runbook to start from.
+
+    It is written to FOLDER, or here. Nothing is overwritten.
 
     \b
     Example:
@@ -213,9 +226,9 @@ def new_command(name: str, folder: Path) -> int:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--check", is_flag=True, help="Write nothing; status 2 when a file would change.")
 def fmt_command(files: tuple[Path, ...], check: bool) -> int:
-    """Put the keys of runbooks and shared steps in one order; comments, quotes and line breaks stay as they are.
+    """Format runbooks: put their keys in one order.
 
-    A file is written only when it says the same as before, and whole or not at all.
+    Comments, quotes and line breaks stay. A file is written only if its meaning is unchanged.
 
     \b
     Example:

@@ -25,8 +25,8 @@ from vdbg_env.run.history import ALL, Selection, list_lines
 def runs_command() -> None:
     """List, show, compare, report, export, prune and redact recorded runs.
 
-    Runs are kept in the folder of VDBG_ENV_RUNS, else in ./vdbg-runs. A run is named by its folder's name or its path;
-    `latest` is the one that began last.
+    Runs are recorded in the folder of VDBG_ENV_RUNS, or else in ./vdbg-runs. RUN is a folder's name, a path, or
+    `latest` for the newest.
 
     \b
     Example:
@@ -37,13 +37,13 @@ def runs_command() -> None:
 
 
 @runs_command.command("list")
-@click.option("--group", is_flag=True, help="List the crashes by their cause, the most frequent first.")
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N that began last.")
-@click.option("--since", metavar="TIME", help="Only those begun since: an age (2h, 7d), or a time (2026-11-22T08:00).")
-@click.option("--failed", is_flag=True, help="Only those in which a failure or a hang showed.")
+@click.option("--group", is_flag=True, help="Group crashes by cause, the most frequent first.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
+@click.option("--since", metavar="TIME", help="Only runs started since an age (2h, 7d) or a time (2026-11-22T08:00).")
+@click.option("--failed", is_flag=True, help="Only runs with a failure or a hang.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
 def list_command(group: bool, last: int | None, since: str | None, failed: bool, as_json: bool) -> int:
-    """List the recorded runs, the oldest first, or the causes of their crashes.
+    """List the runs, oldest first, or their causes.
 
     \b
     Example:
@@ -107,11 +107,11 @@ def _note_unreadable(errors: Iterable[BadInput]) -> None:
 @click.argument("run", shell_complete=complete_run)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
 def show_command(run: str, as_json: bool) -> int:
-    """Show what was recorded of a run, even of one that was cut off.
+    """Show a run's record, even an interrupted one's.
 
     \b
     Example:
-      vdbg-env runs show 20261121-072809-illegal-memory-access-1f2e
+      vdbg-env runs show latest
     """
     from vdbg_env.run.history import recorded
 
@@ -128,7 +128,9 @@ def show_command(run: str, as_json: bool) -> int:
 @click.argument("after")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-diff/v1).")
 def diff_command(before: str, after: str, as_json: bool) -> int:
-    """Compare two runs: outcomes, ends, findings, deltas, versions; never times or paths.
+    """Compare two runs.
+
+    Outcomes, findings, changes and versions are compared, times and paths are not.
 
     Exit status: 0 nothing differs, 4 something does.
 
@@ -155,15 +157,15 @@ def diff_command(before: str, after: str, as_json: bool) -> int:
 @click.argument("run", shell_complete=complete_run)
 @click.option(
     "--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal", show_default=True,
-    help="How it is printed.",
+    help="Output format.",
 )  # fmt: skip
-@click.option("--write", is_flag=True, help="Also write every format next to the record.")
+@click.option("--write", is_flag=True, help="Also write every format into the run's folder.")
 def report_command(run: str, form: str, write: bool) -> int:
-    """Make a run's report again from its record, even of a run that was cut off.
+    """Print a run's report, even an interrupted one's.
 
     \b
     Example:
-      vdbg-env runs report 20261121-072809-illegal-memory-access-1f2e --format markdown
+      vdbg-env runs report latest --format markdown
     """
     from vdbg_env.crash.files import CoreFiles, SourceFiles
     from vdbg_env.report import as_markdown, as_terminal, model
@@ -195,14 +197,14 @@ def report_command(run: str, form: str, write: bool) -> int:
 
 @runs_command.command("prune")
 @retention_options("runs")
-@click.option("--runbook", metavar="NAME", help="Only runs of this runbook; `guard` is that of vdbg-env guard.")
+@click.option("--runbook", metavar="NAME", help="Only runs of this runbook; `guard` for those of vdbg-env guard.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-prune/v1).")
 def prune_command(
     keep: int | None, older_than: str | None, max_size: str | None, yes: bool, runbook: str | None, as_json: bool
 ) -> int:
-    """Show which records the rules would remove, and remove them with --yes.
+    """Remove old runs, with --yes; else show them.
 
-    Only folders with the record of a run are ever removed, with the dumps in them. A run that a process works on stays.
+    Only folders that hold a run are removed, with the dumps in them. A run in progress stays.
 
     \b
     Example:
@@ -221,9 +223,11 @@ def prune_command(
 @runs_command.command("redact")
 @click.argument("run", shell_complete=complete_run)
 @click.option("--hosts", is_flag=True, help="Also replace host names and addresses by pseudonyms.")
-@click.option("--host", "names", multiple=True, help="A further host name to replace; implies --hosts; repeatable.")
+@click.option("--host", "names", multiple=True, help="Also replace this host name; implies --hosts; repeatable.")
 def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
-    """Redact a run once more, by today's rules and the secrets of today's environment.
+    """Redact a run again.
+
+    Uses the current rules, and the secrets in the current environment.
 
     \b
     Example:
@@ -244,18 +248,19 @@ def redact_command(run: str, hosts: bool, names: tuple[str, ...]) -> int:
 @runs_command.command("export")
 @click.argument("run", shell_complete=complete_run)
 @click.option(
-    "-o", "--output", "target", type=click.Path(path_type=Path), help="The archive; RUN.tar.gz here if not given."
+    "-o", "--output", "target", type=click.Path(path_type=Path), help="The archive to write. [default: ./RUN.tar.gz]"
 )
-@click.option("--cores", is_flag=True, help="Add GPU cores and other files that the steps left; they may be large.")
+@click.option("--cores", is_flag=True, help="Include GPU cores and other artifacts; they may be large.")
 @click.option("--hosts", is_flag=True, help="Also replace host names and addresses by pseudonyms.")
-@click.option("--host", "names", multiple=True, help="A further host name to replace; implies --hosts; repeatable.")
+@click.option("--host", "names", multiple=True, help="Also replace this host name; implies --hosts; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs-export/v1).")
 def export_command(
     run: str, target: Path | None, cores: bool, hosts: bool, names: tuple[str, ...], as_json: bool
 ) -> int:
-    """Write the report and the logs that decided into one redacted archive, for an issue.
+    """Pack report and logs, redacted, for an issue.
 
-    The record stays as it is: a copy is redacted, by today's rules and the secrets of today's environment.
+    Of the logs, those that decided the verdict are packed. The record stays as it is. The copy is redacted by the
+    current rules and the secrets in the current environment.
 
     \b
     Example:

@@ -66,15 +66,15 @@ def _containers() -> tuple[bool, str]:
 @click.command("demo")
 @click.pass_context
 def demo_command(context: click.Context) -> int:
-    """Explain the bundled crash, from its start to the report.
+    """Explain a bundled crash, from the first run to the report.
 
-    It is the replay of `vdbg-env runbook illegal-memory-access`, and needs neither a GPU nor Docker.
+    It replays a recording of `vdbg-env runbook illegal-memory-access`, and needs neither a GPU nor Docker.
 
     \b
     Example:
       vdbg-env demo
 
-    Exit status: 3, as an error is found.
+    Exit status: 3, because the crash is found.
     """
     from vdbg_env.cli.runbook import runbook_command
     from vdbg_env.run.begin import SAMPLE

@@ -30,9 +30,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @click.command("triage", cls=Sectioned, everyday={"as_json", "run", "line_packs", "memory_map", "on", "image"})
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as a JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/triage/v1).")
 @click.option("--run", is_flag=True, help="Start the runbook that the verdict names, on the command after `--`.")
-@click.option("--rules", type=click.Path(path_type=Path), help="A folder of triage rules instead of the shipped ones.")
+@click.option(
+    "--rules", type=click.Path(path_type=Path), help="Use the triage rules in this folder instead of the shipped ones."
+)
 @lines_option
 @memory_map_option
 @place_options(*FEW)
@@ -50,8 +52,8 @@ def triage_command(
 ) -> int:
     """Name the failure, the line that says so and the runbook to start.
 
-    LOG is a file, a folder of per-rank logs, or - for standard input; .gz and .zst are opened. All logs belong to one
-    run. With --run, the options of place are those of the runbook.
+    LOG is a file, a folder of per-rank logs, or - for standard input; .gz and .zst are decompressed. All logs must be
+    of one run. The options for containers and Slurm are for the runbook that --run starts.
 
     \b
     Example:

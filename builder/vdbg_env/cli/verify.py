@@ -26,18 +26,17 @@ MOST_THREADS: Final = 8
 @click.command("verify")
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (schema vdbg-env/verify/v1).")
-@click.option("--all", "every_missing", is_flag=True, help="Name everything that lacks line info, not the first ten.")
+@click.option("--all", "every_missing", is_flag=True, help="List everything that lacks line info, not just ten.")
 @click.option(
     "--witness",
     type=click.Choice(["cuobjdump", "none"]),
-    help="Compare the count with cuobjdump's (slow, and needs memory for the whole expanded file), or do not. "
-    "By default where cuobjdump is installed.",
+    help="Cross-check with cuobjdump (slow; needs memory for the whole expanded file). [default: if it is installed]",
 )
 @click.option(
     "--threads",
     type=click.IntRange(1, 64),
     default=lambda: min(MOST_THREADS, len(os.sched_getaffinity(0))),
-    help="Cubins read at once; memory grows with it. One for each core, at most 8, if not given.",
+    help="Cubins read in parallel; more need more memory. [default: one per core, at most 8]",
 )
 @lines_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit status is the answer.")
@@ -52,12 +51,12 @@ def verify_command(
 ) -> int:
     """Prove that every cubin with code carries line info.
 
-    A TARGET is a library, object file, static library, wheel, .cubin, .fatbin, a tar or a folder of these, or a
-    container image: IMAGE, IMAGE:/FOLDER, or a file of docker save. Nothing of it is run, and neither a GPU, a driver
-    nor a CUDA toolkit is needed. Of an IMAGE that `vdbg-env build` made, what the build made is judged; IMAGE:/ is all
-    of it. GPU cores are no libraries: those that a folder or an image holds are counted, not judged.
+    TARGET is a library, object file, static library, wheel, .cubin, .fatbin, a tar or a folder of these, or a container
+    image: IMAGE, IMAGE:/FOLDER or a file of docker save. Nothing in it is run, and no GPU, driver or CUDA toolkit is
+    needed. In an IMAGE of `vdbg-env build`, only what the build made is checked; IMAGE:/ checks all of it. GPU cores in
+    a folder or an image are counted, not checked.
 
-    With --lines it also says for how many functions the packs have the lines, by identical code.
+    With --lines it also reports for how many functions the packs have lines.
 
     Exit status: 0 every cubin with code carries line info; 3 some lack it; 4 there is no device code; 2 a target could
     not be read.

@@ -203,7 +203,7 @@ class CorePipes:
             raise BadInput(
                 f"no process {pid} here",
                 cause="it has ended, or the number is one of inside a container",
-                next_step="ps -ef, on the host; in the container its numbers are others",
+                next_step="ps -ef, on the host; process IDs in a container differ",
             )
         return tuple(_target(each) for each in (pid, *(one.pid for one in proc.descendants(pid))))
 

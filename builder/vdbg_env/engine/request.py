@@ -88,41 +88,43 @@ class RunRequest:
 class ContainerFlags:
     """The flags that say how a debug container is started."""
 
-    image: str | None = flag(metavar="IMAGE", help="The debug image; the newest one built here if not given.")
-    gpu: str = flag(default="auto", metavar="HOW", help="auto (the default), cdi[:DEVICES], runtime[:DEVICES] or none.")
+    image: str | None = flag(metavar="IMAGE", help="The debug image. [default: the newest built here]")
+    gpu: str = flag(
+        default="auto",
+        metavar="HOW",
+        help="How to pass GPUs: auto (the default), cdi[:DEVICES], runtime[:DEVICES] or none.",
+    )
     dumps: str = flag(
         default="vdbg-dumps", metavar="PLACE",
-        help="A volume (vdbg-dumps if not given), a folder (/x), or none; at /dumps.",
+        help="Mount this volume or folder (/x) at /dumps, or none. [default: the volume vdbg-dumps]",
     )  # fmt: skip
-    dump_quota: str | None = flag(metavar="SIZE", help="Do not start while PLACE holds more than this, as in 50g.")
+    dump_quota: str | None = flag(metavar="SIZE", help="Do not start if the dumps there exceed this, such as 50g.")
     mounts: tuple[str, ...] = flag(
         "--mount", default=(), metavar="SRC[:DST][:ro]",
-        help="A folder to see in the container, as in --mount . or --mount /models:ro; repeatable.",
+        help="Mount a folder, such as --mount . or --mount /models:ro; repeatable.",
     )  # fmt: skip
-    user: str | None = flag(metavar="USER", help="The user that processes run as; the image's if not given.")
+    user: str | None = flag(metavar="USER", help="The user to run as. [default: the image's]")
     variables: tuple[str, ...] = flag(
         "-e", "--env", default=(), metavar="NAME[=VALUE]",
-        help="Set a variable, or pass one of this shell; repeatable.",
+        help="Set a variable, or pass on one of this shell; repeatable.",
     )  # fmt: skip
     ports: tuple[int, ...] = flag(
         "-p", "--port", default=(), between=(1, 65535),
         help="Publish this port of the container on 127.0.0.1; repeatable.",
     )  # fmt: skip
     ipc: Literal["private", "host"] = flag(
-        default="private", help="Whose shared memory processes see; the container's (private) if not given."
+        default="private", help="Share memory with the host, or keep it private to the container. [default: private]"
     )
-    shm_size: str | None = flag(metavar="SIZE", help="The size of /dev/shm, with --ipc private; 16g if not given.")
+    shm_size: str | None = flag(metavar="SIZE", help="Size of /dev/shm, with --ipc private. [default: 16g]")
     capabilities: tuple[str, ...] = flag(
-        "--cap-add", default=(), metavar="CAP", help="One more Linux capability, as in NET_ADMIN; repeatable."
+        "--cap-add", default=(), metavar="CAP", help="Add a Linux capability, such as NET_ADMIN; repeatable."
     )
-    seccomp: Seccomp = flag(
-        default="ptrace", help="System calls allowed; ptrace, if not given, is what debuggers need."
-    )
+    seccomp: Seccomp = flag(default="ptrace", help="Seccomp profile; debuggers need ptrace. [default: ptrace]")
     stop_grace: int = flag(
         default=300, between=(0, 86400), metavar="S",
-        help="Seconds that it gets to write dumps when it is stopped; 300 if not given.",
+        help="Seconds for writing dumps after a stop. [default: 300]",
     )  # fmt: skip
-    name: str | None = flag(metavar="NAME", help="The name of the container; the engine gives one if not given.")
+    name: str | None = flag(metavar="NAME", help="Container name. [default: chosen by the engine]")
 
 
 def read_flags(flags: ContainerFlags, argv: tuple[str, ...] = (), *, interactive: bool = False) -> RunRequest:

@@ -347,7 +347,7 @@ ERROR_TEXTS: dict[str, str] = {
 
 
 class CudaError(NamedTuple):
-    """A CUDA error as one line reports it. `messenger`: its writer only met the error, at some later call."""
+    """A CUDA error as one line reports it. `messenger`: its writer only reports an error of an earlier call."""
 
     name: str | None
     message: str

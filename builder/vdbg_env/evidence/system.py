@@ -366,17 +366,15 @@ def _finding(seen: Observation) -> Finding | None:
     if kills.processes:
         return _told(Level.ERROR, 0.97, f"the kernel OOM-killed {', '.join(kills.processes)} of this step")
     if kills.cgroup:
-        return _told(
-            Level.ERROR, 0.95, f"the kernel ended {_processes(kills.cgroup)} of this step's cgroup for lack of memory"
-        )
+        return _told(Level.ERROR, 0.95, f"the kernel OOM-killed {_processes(kills.cgroup)} of this step's cgroup")
     if kills.machine and killed and kills.processes is None:
-        return _told(Level.ERROR, 0.85, "the kernel ended a process of this step for lack of memory")
+        return _told(Level.ERROR, 0.85, "the kernel OOM-killed a process of this step")
     if kills.machine and kills.processes is None:
         return _told(
             Level.WARNING,
             0.5,
-            f"while this step ran, the kernel ended {_processes(kills.machine)} of this machine for lack of memory; "
-            "whether of the workload's is not known",
+            f"while this step ran, the kernel OOM-killed {_processes(kills.machine)} of this machine; "
+            "whether they belong to the workload is not known",
         )
     if killed:
         return _told(

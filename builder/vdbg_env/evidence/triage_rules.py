@@ -21,7 +21,7 @@ from vdbg_env.common.yaml_source import BadDocument, Complaint, Path, YamlSource
 from vdbg_env.evidence.finding import HowKnown
 
 NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
-UNKNOWN = "unknown"  # no line of a known form says what happened
+UNKNOWN = "unknown"  # the log shows no known failure
 
 
 Role = Literal[

@@ -374,9 +374,9 @@ def _by_clue(logs: Sequence[LogEvidence], died: Sequence[Sighting], book: RuleBo
         clue = None
     notes = []
     if died:
-        notes.append(f"{died[0].file}:{died[0].line} says that the engine died; no line of a known form says why")
+        notes.append(f"{died[0].file}:{died[0].line} says that the engine died; no known line says why")
     elif clue is None:
-        notes.append("no line of a known form says that the run failed, nor that it did its work")
+        notes.append("the log shows neither a known failure nor a successful end")
     if clue:
         notes.append("no rule knows this line: it is the one that looks most like an error")
     root = _root_cause(died[0]) if died else None

@@ -158,24 +158,24 @@ class RunbookRequest:
 
     runbook: str = ""
     argv: tuple[str, ...] = ()
-    files: tuple[Path, ...] = flag("-f", "--file", default=(), help="A runbook file to look in first.")
+    files: tuple[Path, ...] = flag("-f", "--file", default=(), help="Look in this runbook file first; repeatable.")
     inputs: Mapping[str, str] = flag(
         "-i", "--input", default=dict, multiple=True, callback=named_values, metavar="NAME=VALUE",
-        help="An input of the runbook, as `vdbg-env runbooks show NAME` lists them; repeatable.",
+        help="Set an input (`vdbg-env runbooks show NAME` lists them); repeatable.",
     )  # fmt: skip
-    run_dir: Path | None = flag(help="The folder of this run's record.")
-    record: Path | None = flag(help="Also write a recording that can be replayed.")
+    run_dir: Path | None = flag(help="The folder to record this run in.")
+    record: Path | None = flag(help="Also write a recording for --replay.")
     replay: Path | None = flag(
-        path={"exists": True, "file_okay": False}, help="Run nothing: take what each step gave from a recording."
+        path={"exists": True, "file_okay": False}, help="Run nothing; take each step's result from this recording."
     )
     resume: str | None = flag(
         metavar="RUN",
-        help="Continue a run that was cut short, or `latest`; it knows NAME and COMMAND.",
+        help="Continue an interrupted run, or `latest`; NAME and COMMAND are in its record.",
         shell_complete=complete_run,
     )
     from_run: str | None = flag(
         "--from", metavar="RUN", shell_complete=complete_run,
-        help="Start from an earlier run: reuse its command, place and results, and run only what is still open.",
+        help="Start from an earlier run: reuse its command, placement and results, and run only what is still open.",
     )  # fmt: skip
     total_s: float | None = flag(
         "--total-time", callback=read_by(duration_s), metavar="DURATION",
@@ -183,13 +183,13 @@ class RunbookRequest:
     )  # fmt: skip
     disk_floor: int | None = flag(
         callback=read_by(lambda text: parse_size(text, "--disk-floor")), metavar="SIZE",
-        help="Start no step below this much free space, and end one that runs (1g if not given).",
+        help="Stop when less disk space than this is free. [default: 1g]",
     )  # fmt: skip
-    batch: bool = flag(default=False, help="Ask no questions: each takes its default at once.")
+    batch: bool = flag(default=False, help="Ask no questions; take the default answers.")
     bisect: bool = flag(default=False, help="Exit as `git bisect run` expects: 1 reproduced, 0 not, 125 unclear.")
     plan: bool = flag(default=False, help="Show each step's final command line and variables; start nothing.")
     pseudonyms: bool = flag(
-        default=False, help="Replace host names and addresses by pseudonyms, the same in all your runs."
+        default=False, help="Replace host names and addresses by pseudonyms, consistently across your runs."
     )
     json: bool = flag(default=False, help="Print the report (or the plan) as JSON on stdout.")
     container: ContainerRequest | None = None

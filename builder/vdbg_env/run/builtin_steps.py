@@ -588,7 +588,7 @@ def _kernel_log(
 def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:
     """Tell what programs did before this run began: it was not its workload, and so is no finding."""
     for pid, name in earlier.killed_for_memory[-_SHOWN:]:
-        yield f"before this run the kernel ended {name} ({pid}) for lack of memory"
+        yield f"before this run the kernel OOM-killed {name} ({pid})"
     for xid in [x for x in earlier.xids if _of_a_program(x)][-_SHOWN:]:
         who = f" of {xid.process} ({xid.pid})" if xid.pid else ""
         yield f"before this run: Xid {xid.code}{who} on {xid.bus}, {xid.meaning.name}"

@@ -21,17 +21,23 @@ class CaptureSettings:
     least the newer half.
     """
 
-    port: int = flag(default=8001, show_default=True, between=(0, 65535), help="Listen here; 0: any.")
+    port: int = flag(default=8001, show_default=True, between=(0, 65535), help="Port to listen on; 0 picks a free one.")
     host: str = flag(default="127.0.0.1", show_default=True, help="The address to listen on.")
-    upstream: str = flag("--to", required=True, metavar="HOST:PORT|URL", help="The server that gets the requests.")
+    upstream: str = flag("--to", required=True, metavar="HOST:PORT|URL", help="The server to forward to.")
     output: Path = flag(
         "-o", "--output", default=Path("requests.jsonl"), show_default=True, path={"dir_okay": False},
-        help="The file to record to.",
+        help="The recording to write.",
     )  # fmt: skip
-    redact_bodies: bool = flag(default=False, help="Write x for each letter and 0 for each digit of a text.")
-    max_size: int = flag(default=256, show_default=True, between=(1, None), help="MiB kept; the newest.")
-    max_count: int = flag(default=100_000, show_default=True, between=(2, None), help="Requests kept.")
-    max_body: int = flag(default=16, show_default=True, between=(1, None), help="MiB of a body; larger: not.")
+    redact_bodies: bool = flag(default=False, help="Record x for each letter and 0 for each digit of a text.")
+    max_size: int = flag(
+        default=256, show_default=True, between=(1, None), help="Keep the newest requests, up to this many MiB."
+    )
+    max_count: int = flag(
+        default=100_000, show_default=True, between=(2, None), help="Keep at most this many requests."
+    )
+    max_body: int = flag(
+        default=16, show_default=True, between=(1, None), help="Do not record bodies larger than this many MiB."
+    )
 
 
 @dataclass(slots=True)

@@ -97,7 +97,7 @@ TOOLS = ("cuda-gdb", "compute-sanitizer", "cuobjdump", "nvdisasm", "py-spy")
 _FOR = {
     "cuda-gdb": "reads GPU core dumps and breaks in kernels",
     "compute-sanitizer": "finds the first bad access of a kernel",
-    "cuobjdump": "is the second witness of the proof of line info",
+    "cuobjdump": "cross-checks the line-info proof",
     "nvdisasm": "shows the instructions around a faulting address",
     "py-spy": "shows the stacks of a hung Python process",
 }

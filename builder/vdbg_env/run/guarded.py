@@ -43,42 +43,44 @@ class GuardFlags:
     `exit_status_on_crash` is returned after a crash or a hang in place of the command's own status; None keeps that.
     """
 
-    runs: Path | None = flag(help="The folder of runs that gets this one's record.")
-    keep: int = flag(default=20, show_default=True, between=(1, None), metavar="N", help="Runs of guards kept there.")
+    runs: Path | None = flag(help="The folder to record runs in.")
+    keep: int = flag(
+        default=20, show_default=True, between=(1, None), metavar="N", help="Keep the newest N guarded runs."
+    )
     log_limit: int = flag(
         default="64m", show_default=True, callback=read_by(lambda text: parse_size(text, "--log-limit")),
-        metavar="SIZE", help="What is kept of each stream.",
+        metavar="SIZE", help="Keep at most this much of each output stream.",
     )  # fmt: skip
     disk_floor: int = flag(
         default="1g", show_default=True, callback=read_by(lambda text: parse_size(text, "--disk-floor")),
-        metavar="SIZE", help="Record nothing below this much free space.",
+        metavar="SIZE", help="Record nothing while less disk space than this is free.",
     )  # fmt: skip
     hang_after: float | None = flag(
         default="15m", show_default=True, callback=read_by(lambda text: None if text == "off" else duration_s(text)),
-        metavar="DURATION", help="Without any progress while work waits, or with a GPU at full load; `off` for never.",
+        metavar="DURATION",
+        help="Hung is: no progress for this long while work waits or a GPU is at full load. `off` disables.",
     )  # fmt: skip
     core: CoreSize = flag(
         default="default", show_default=True,
-        help="What GPU core dumps keep: registers and code; shared, local and constant memory too; all memory.",
+        help="What GPU core dumps hold: registers and code; also shared, local and constant memory; or all memory.",
     )  # fmt: skip
     full_core: bool = flag(default=False, help="The same as --core full.")
     memory_map: bool = flag(
         "--memory-map/--no-memory-map", default=True, show_default=True,
-        help="Have each process with a GPU write which tensor is at which address, for the address of a crash.",
+        help="Record which tensor is at which address, to name the one that a crash hit.",
     )  # fmt: skip
     exit_status_on_crash: int | None = flag(
         between=(1, 255), metavar="N",
-        help="Returned after a crash or a hang, so that what supervises this restarts it. "
-        "[default: the command's own]",
+        help="Exit status after a crash or hang, to have a supervisor restart it. [default: the command's own]",
     )  # fmt: skip
     hook: str | None = flag(
-        metavar="LINE", help="A shell runs it after a failure, with the JSON line on standard input."
+        metavar="LINE", help="Shell command to run after a failure, with the JSON line on standard input."
     )
     termination_log: Path | None = flag(
-        help="Kubernetes' termination message. [default: /dev/termination-log where there is one]"
+        help="File for Kubernetes' termination message. [default: /dev/termination-log if it exists]"
     )
     print_environment: bool = flag(
-        default=False, help="Only print what COMMAND would be given, and how each is switched off."
+        default=False, help="Print the variables for COMMAND and how to disable each; start nothing."
     )
 
     @property

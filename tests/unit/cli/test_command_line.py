@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -49,20 +50,42 @@ def test_the_demo_explains_the_bundled_crash(tmp_path: Path, monkeypatch: pytest
     assert "loaded1 was loaded at inlined_templates.cu:34" in ran.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_helps_with_an_example(name: str) -> None:
-    ran = vdbg_env(name, "--help")
+def tree(command: click.Command, *words: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command, groups and subcommands of plug-ins too."""
+    yield words
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found
+            yield from tree(found, *words, name)
+
+
+EVERY = list(tree(group))
+
+
+def test_the_whole_tree_of_commands_is_looked_at() -> None:
+    assert {("core",), ("runs", "export"), ("lines", "build"), ("lines", "push")} <= set(EVERY) and len(EVERY) > 50
+
+
+@pytest.mark.parametrize("words", EVERY[1:], ids=" ".join)
+def test_every_command_helps_with_an_example(words: tuple[str, ...]) -> None:
+    ran = vdbg_env(*words, "--help")
     assert ran.status == 0
-    assert "Example" in ran.stdout, f"`vdbg-env {name} --help` shows no example"
+    assert "Example" in ran.stdout
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_a_terminal_and_help_all_has_every_option(name: str) -> None:
-    lines = vdbg_env(name, "--help").stdout.splitlines()
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_help_fits_a_terminal_and_help_all_has_every_option(words: tuple[str, ...]) -> None:
+    lines = vdbg_env(*words, "--help").stdout.splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 80
-    command = group.get_command(click.Context(group), name)
-    assert command
-    whole = vdbg_env(name, "--help-all" if any(o.name == "help_all" for o in command.params) else "--help").stdout
+    assert not [line for line in lines if line.startswith("  ") and line.endswith("...")], "a summary is cut off"
+    command: click.Command = group
+    for word in words:
+        found = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        assert found
+        command = found
+    whole = vdbg_env(*words, "--help-all" if any(o.name == "help_all" for o in command.params) else "--help").stdout
     missing = [o.opts[-1] for o in command.params if isinstance(o, click.Option) and o.opts[-1] not in whole]
     assert not missing
 

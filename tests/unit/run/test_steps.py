@@ -300,7 +300,7 @@ def test_a_machine_without_a_driver_is_told_as_such_and_a_closed_kernel_log_is_n
 def test_a_process_ended_for_memory_before_the_run_is_told_and_is_no_finding_of_it(bench: Bench) -> None:
     bench.programs = Programs({"dmesg": "[12.5] Out of memory: Killed process 6873 (python) total-vm:24803360kB"})
     result = bench.use("gpu-health")
-    assert "before this run the kernel ended python (6873) for lack of memory" in result.notes
+    assert "before this run the kernel OOM-killed python (6873)" in result.notes
     assert not result.findings
 
 

@@ -22,10 +22,10 @@ def seen(ended: Ended, *, cgroup: int = 0, machine: int = 0, processes: tuple[st
 @pytest.mark.parametrize(
     ("attempt", "level", "words"),
     [
-        (seen(WORKER_DIED, cgroup=1, machine=1), Level.ERROR, "the kernel ended a process of this step's cgroup"),
+        (seen(WORKER_DIED, cgroup=1, machine=1), Level.ERROR, "the kernel OOM-killed a process of this step's cgroup"),
         (seen(WORKER_DIED, cgroup=2, machine=2), Level.ERROR, "ended 2 processes of this step's cgroup"),
-        (seen(KILLED, machine=1), Level.ERROR, "ended a process of this step for lack of memory"),
-        (seen(SHELL, machine=1), Level.ERROR, "ended a process of this step for lack of memory"),
+        (seen(KILLED, machine=1), Level.ERROR, "OOM-killed a process of this step"),
+        (seen(SHELL, machine=1), Level.ERROR, "OOM-killed a process of this step"),
         (seen(WORKER_DIED, machine=2, processes=("python3 (7)",)), Level.ERROR, "OOM-killed python3 (7) of this step"),
         (seen(KILLED, machine=1, processes=()), Level.WARNING, "a SIGKILL that is not ours"),
         (seen(WORKER_DIED, cgroup=1, processes=()), Level.ERROR, "a process of this step's cgroup"),
