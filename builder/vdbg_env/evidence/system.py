@@ -374,7 +374,7 @@ def _finding(seen: Observation) -> Finding | None:
             Level.WARNING,
             0.5,
             f"while this step ran, the kernel OOM-killed {_processes(kills.machine)} of this machine; "
-            "whether they belong to the workload is not known",
+            "it need not have been the workload",
         )
     if killed:
         return _told(

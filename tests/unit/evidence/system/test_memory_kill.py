@@ -23,13 +23,13 @@ def seen(ended: Ended, *, cgroup: int = 0, machine: int = 0, processes: tuple[st
     ("attempt", "level", "words"),
     [
         (seen(WORKER_DIED, cgroup=1, machine=1), Level.ERROR, "the kernel OOM-killed a process of this step's cgroup"),
-        (seen(WORKER_DIED, cgroup=2, machine=2), Level.ERROR, "ended 2 processes of this step's cgroup"),
+        (seen(WORKER_DIED, cgroup=2, machine=2), Level.ERROR, "OOM-killed 2 processes of this step's cgroup"),
         (seen(KILLED, machine=1), Level.ERROR, "OOM-killed a process of this step"),
         (seen(SHELL, machine=1), Level.ERROR, "OOM-killed a process of this step"),
         (seen(WORKER_DIED, machine=2, processes=("python3 (7)",)), Level.ERROR, "OOM-killed python3 (7) of this step"),
         (seen(KILLED, machine=1, processes=()), Level.WARNING, "a SIGKILL that is not ours"),
         (seen(WORKER_DIED, cgroup=1, processes=()), Level.ERROR, "a process of this step's cgroup"),
-        (seen(WORKER_DIED, machine=1), Level.WARNING, "whether of the workload's is not known"),
+        (seen(WORKER_DIED, machine=1), Level.WARNING, "it need not have been the workload"),
         (seen(KILLED), Level.WARNING, "a SIGKILL that is not ours"),
     ],
 )
