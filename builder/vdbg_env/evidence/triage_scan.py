@@ -71,6 +71,11 @@ class LineScanner:
         """How many lines were scanned; the last one counts without a line break too."""
         return self._line - (not self._tail)
 
+    @property
+    def last_line(self) -> bytes:
+        """The last line that is not empty, of those scanned last; empty where all of them are."""
+        return next((line for line in reversed(self._context) if line.strip()), b"")
+
     def watch(self, literals: Iterable[str]) -> None:
         """Change what is looked for, from one of the next lines on."""
         self._literals = frozenset(literals)
@@ -182,7 +187,7 @@ def _wrap_width(widths: list[int], end: int) -> int | None:
     if not 60 <= widest <= 320:
         return None
     at_widest = around.count(widest)
-    return widest if at_widest >= 2 and at_widest * 8 >= len(around) else None
+    return widest if at_widest >= 3 and at_widest * 8 >= len(around) else None
 
 
 # What the lines found show, kept in memory that does not grow with the log.
@@ -252,6 +257,8 @@ class LogEvidence:
     """What one log showed: sightings in order, how many lines it has, whether it ended in order.
 
     `worked`: it shows that the run did its work at some time; `survived`: how many failures the run continued after.
+    `calm`: its last line is one of level INFO.
+
     `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's. `clues` are
     lines that no rule knows, and that have a word of an error: the first of them and the last.
     """
@@ -263,6 +270,7 @@ class LogEvidence:
     victims: tuple[Sighting, ...] = ()
     clues: tuple[Candidate, ...] = ()
     shut_down: bool = False
+    calm: bool = False
     worked: bool = False
     survived: int = 0
     settings: tuple[str, ...] = ()
@@ -323,6 +331,7 @@ class LogClassifier:
             victims=tuple(self._victims),
             clues=(*self._first_clues, *self._last_clues),
             shut_down=self._exiting,
+            calm=unwrap(decode(self._scanner.last_line)).level in {"INFO", "DEBUG"},
             worked=self._well,
             survived=self._survived,
             settings=tuple(self._settings),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vdbg_env.evidence.finding import HowKnown
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _TEARDOWN = 500  # lines that a run may print from the exception that ends it to the last effect of that
 _TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
+_CALM = 40  # lines in order after an exception, from which on the program may have survived it
+_WENT_ON = 0.4
 _NO_EXCEPTION = 2  # precision of a line of level ERROR
 
 SECOND_STAGE = "looks-like-an-error"  # the rule of a line that no rule knows
@@ -244,8 +246,22 @@ def _by_exception(
     classes = book.classes
     most = max((not s.exiting, s.rule.precision) for s in thrown)
     best = [s for s in thrown if (not s.exiting, s.rule.precision) == most]
+    if _went_on(thrown, logs):
+        return replace(
+            _verdict(thrown[-1], [thrown[-1]], (), thrown, logs, book),
+            confidence=_WENT_ON,
+            notes=("the log continues in order for long after the line, so the program may have survived it",),
+        )
     root = thrown[-1] if most[1] <= _NO_EXCEPTION else _ending(best, _deaths(logs), _writers(logs))
     return _verdict(root, [root], _others(suspects, classes[root.failure], classes), thrown, logs, book)
+
+
+def _went_on(thrown: Sequence[Sighting], logs: Sequence[LogEvidence]) -> bool:
+    """Return whether a program continues in order long after each exception, and nothing says that a process died."""
+    last = {log.file: log.lines for log in logs if log.calm}
+    return not any(log.cascades for log in logs) and all(
+        s.rule.role == "exception" and last.get(s.file, 0) - s.line >= _CALM for s in thrown
+    )
 
 
 def _in_order(logs: Sequence[LogEvidence]) -> list[Sighting]:
@@ -436,6 +452,7 @@ _END, _NEAR = 3, 25  # lines from the end of the log
 _BEFORE_DEATH, _PAST_DEATH = 60, 15  # lines around the first line that reports a death
 THRESHOLD = "nothing-failed"  # what the best line is weighed against
 _GUESS = 0.3
+_ANNOUNCES, _ANNOUNCED = "announces", 60  # a line that the output of a failed command follows, and for how many lines
 _OWN_WORDS = re.compile(r"[^A-Za-z]+")
 
 
@@ -478,7 +495,8 @@ def best_clue(logs: Sequence[LogEvidence], book: RuleBook) -> Clue | None:
 def _first_cause(effect: Clue, clues: Sequence[Clue], book: RuleBook) -> Clue | None:
     """Return the line before that speaks of what this one passes on, as make passes on a compiler's error."""
     causes = {form.id for form in book.clues if form.explains & effect.forms} - effect.forms
-    before = [c for c in clues if c.file == effect.file and c.line < effect.line and causes & c.forms]
+    last = effect.line + _ANNOUNCED * (_ANNOUNCES in effect.forms)  # what such a line speaks of is printed after it
+    before = [c for c in clues if c.file == effect.file and c.line < last and causes & c.forms]
     if not before:
         return None
     cause = max(before, key=lambda clue: clue.weight)

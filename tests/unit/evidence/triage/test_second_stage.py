@@ -73,3 +73,20 @@ def test_a_line_of_the_second_stage_says_so_and_names_the_clues_that_explain_onl
     assert (verdict.root_cause.rule, verdict.root_cause.record) == (SECOND_STAGE, None)
     clues = {clue.id for clue in shipped().clues}
     assert {name for clue in shipped().clues for name in clue.explains} <= clues
+
+
+def test_the_output_of_a_failed_command_explains_the_line_that_announces_it() -> None:
+    error = "src/b.cpp:1:41: error: request for member 'nope' in 'a', which is of non-class type 'int'\n"
+    stopped = "ninja: build stopped: subcommand failed.\n"
+    assert shown(QUIET + "FAILED: src/b.cpp.o\n/usr/bin/c++ -c src/b.cpp\n" + error + stopped)[1] == error.strip()
+
+
+def test_an_exception_after_which_a_program_goes_on_in_order_is_only_a_guess() -> None:
+    caught = (
+        "2026-11-24 16:41:00 ERROR loader: no throughput\nTraceback (most recent call last):\n"
+        '  File "load.py", line 3, in <module>\n    1 / 0\nZeroDivisionError: division by zero\n'
+    )
+    after = "".join(f"2026-11-24 16:42:00 INFO loader: batch {i} done\n" for i in range(60))
+    assert triage_bytes((caught + after).encode()).failed is None
+    assert triage_bytes((after + caught).encode()).failed is True
+    assert triage_bytes((caught + after + "Killed\n").encode()).failed is True
