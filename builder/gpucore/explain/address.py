@@ -148,8 +148,11 @@ def address_at(program: Program, values: Slice, n: int) -> Address | None:
     space, direction, width = access
     memory = memories[-1] if i.opcode == "LDGSTS" else memories[0]
     try:
-        formula = values.run(lambda: _formula(values, memory, n, space))
-        formula = _unrolled(values, _decided(values, join(formula), n))
+        for _ in range(_MOST_NESTED):
+            formula = join(values.run(lambda: _formula(values, memory, n, space)))
+            if not values.settle(variables(values, formula)):
+                break
+        formula = _unrolled(values, _decided(values, formula, n))
         bases = best_bases(program, values, formula)
     except TooLarge:
         return None
@@ -329,6 +332,12 @@ def leaves(values: Slice, p: Poly) -> Iterator[Atom]:
             elif a.kind == "phi" and a.bits == 32:
                 todo += _parts(values.loop(a))
             yield a
+
+
+def variables(values: Slice, p: Poly) -> list[Atom]:
+    """Return the words of the loop variables that a formula depends on."""
+    found = [w for a in leaves(values, p) for w in (a.args if a.kind == "wide" else (a,)) if isinstance(w, Atom)]
+    return [a for a in found if a.kind == "phi" and a.bits == 32]
 
 
 def _parts(loop: Loop) -> list[Poly]:

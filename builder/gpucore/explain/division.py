@@ -93,7 +93,13 @@ def _words(values: Slice, r: Register) -> set[str]:
     code = values.code
     found: set[str] = set()
     for n, i in enumerate(code.instructions):
+        opcode = i.opcode.removeprefix("U")
         operands = [s for s in i.sources if isinstance(s, RegisterOperand) and not s.register.predicate]
+        if opcode in {"IADD", "IADD3", "ISETP"} and {"64", "S64", "U64"} & set(i.modifiers):
+            for s in operands:
+                for word, held in zip(("low", "high"), s.registers, strict=False):
+                    if values.run(lambda held=held, n=n: values.register(held, n)) == leaf("entry", *r):  # type: ignore[misc]
+                        found.add(word)
         if code.definition(r, n) != ENTRY or not any(r in s.registers for s in operands):
             continue
         for s in operands:
@@ -102,11 +108,11 @@ def _words(values: Slice, r: Register) -> set[str]:
         single = any(s.registers == (r,) for s in operands)
         carries = any(d.register.predicate and not d.register.hardwired for d in i.destinations)
         zero = any(s.register.hardwired for s in operands)
-        if single and i.opcode in {"IADD3", "IADD", "IMAD"} and "X" in i.modifiers:
+        if single and opcode in {"IADD3", "IADD", "IMAD"} and "X" in i.modifiers:
             found.add("high")
-        elif single and i.opcode in {"IADD3", "IADD"} and carries:
+        elif single and opcode in {"IADD3", "IADD"} and carries:
             found.add("low")
-        elif single and i.opcode == "ISETP" and zero and not {"U32", "EX"} & set(i.modifiers):
+        elif single and opcode == "ISETP" and zero and not {"U32", "EX"} & set(i.modifiers):
             found.add("high")
     return found
 
@@ -151,11 +157,12 @@ def _word_of_sum(values: Slice, n: int) -> str | None:
                 continue
             seen.add(site.at)
             i = code.instructions[site.at]
-            if i.opcode in {"SEL", "MOV"}:
+            opcode = i.opcode.removeprefix("U")
+            if opcode in {"SEL", "MOV"}:
                 todo.append(site.at)
-            elif i.opcode in {"IADD3", "IADD", "IMAD"} and "X" in i.modifiers:
+            elif opcode in {"IADD3", "IADD", "IMAD"} and "X" in i.modifiers:
                 words.add("high")
-            elif i.opcode in {"IADD3", "IADD"} and any(
+            elif opcode in {"IADD3", "IADD"} and any(
                 d.register.predicate and not d.register.hardwired for d in i.destinations
             ):
                 words.add("low")

@@ -121,6 +121,8 @@ class Numbers:
         self._code: Code = address.slice.code
         # A register may never have been written on the way that a warp took: here, unlike in a formula, that counts.
         self._values: Slice = whole._values if whole else Slice(self._code, address.program.bank, False)
+        if whole is None:
+            self._values.settle_as(address.slice)
         self._shared: dict[Atom, int] = dict(shared)
         self._shared_how: dict[Atom, How] = {}
         self._shared_by: dict[Carrier, None] = {}

@@ -6,6 +6,7 @@ their arguments and values, are documented once, in `gpucore.explain.evaluate`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Final, TypeAlias
 
@@ -16,10 +17,12 @@ from gpucore.explain.algebra import (
     ZERO,
     Atom,
     Poly,
+    TooLarge,
     atom,
     constant,
     fits,
     hi,
+    inside,
     leaf,
     lo,
     most,
@@ -360,6 +363,11 @@ def both(a: Atom, b: Atom) -> Atom:
 
 def either(a: Atom, b: Atom) -> Atom:
     """Return a or b."""
+    if a.kind == b.kind == "all":  # whichever way a condition between decides
+        for x, y in product((0, 1), repeat=2):
+            shared, rest, other = a.args[x], a.args[1 - x], b.args[1 - y]
+            if shared is b.args[y] and isinstance(shared, Atom) and isinstance(rest, Atom) and other is negate(rest):
+                return shared
     return negate(both(negate(a), negate(b)))
 
 
@@ -583,6 +591,49 @@ def assumed(c: Atom, condition: Atom) -> Atom:
         if c.args[0] is negate(condition):
             return c.args[2]
     return c
+
+
+# A variable replaced.
+
+
+def replaced(p: Poly, a: Atom, by: Poly) -> Poly:
+    """Return a sum with a 32-bit value in place of an atom; raises TooLarge where that is not known."""
+    out = constant(0, p.bits)
+    for m, c in p.terms.items():
+        term = constant(c, p.bits)
+        for x in m:
+            value = _replaced_in(x, a, by)
+            term = term * (zx(value) if value.bits < p.bits else value)
+        out = out + term
+    return out
+
+
+def _replaced_in(x: Atom, a: Atom, by: Poly) -> Poly:
+    if x is a:
+        return by
+    if a not in inside(of(x)):
+        return of(x)
+    polys = [replaced(q, a, by) for q in x.args if isinstance(q, Poly)]
+    rebuild = _REBUILT.get(x.kind)
+    if rebuild is None or len(polys) != len(x.args):
+        raise TooLarge
+    return rebuild(*polys)
+
+
+def _by_number(shift: Callable[[Poly, int], Poly]) -> Callable[[Poly, Poly], Poly]:
+    def shifted(value: Poly, by: Poly) -> Poly:
+        if by.constant is None:
+            raise TooLarge
+        return shift(value, by.constant)
+
+    return shifted
+
+
+_REBUILT: Final[dict[str, Callable[..., Poly]]] = {
+    "zx": zx, "sx": sx, "sign": sign, "hi": hi, "named": lambda q: leaf("named", q), "and": bit_and, "or": bit_or,
+    "xor": bit_xor, "shr": _by_number(shift_right), "sar": _by_number(shift_right_signed),
+    "shl": shift_left, "sgxt": lambda q, bits: extend_field(q, bits, True),
+}  # fmt: skip
 
 
 # Quotients.

@@ -499,9 +499,16 @@ def _minimum(at: At) -> Results:
     registers = [d for d in at.i.destinations if not d.register.predicate]
     adds = at.i.opcode.endswith("VIADDMNMX")
     three = at.i.opcode.endswith("3")
-    if three or at.wide or {"RELU", "16x2"} & at.modifiers or len(at.operands) != (3 if adds else 2):
+    if three or {"RELU", "16x2"} & at.modifiers or len(at.operands) != (3 if adds else 2):
         return None
-    wanted = at.condition(at.conditions[-1])
+    wanted = at.condition(at.conditions[0])
+    if at.wide:
+        if adds or len(at.conditions) != 2 or at.condition(at.conditions[1]) is not op.FALSE or wanted.args:
+            return None
+        x, y = at.double(0), at.double(1)
+        less = _comparison("LT", x, y, at.unsigned)
+        first, second = (x, y) if wanted is op.TRUE else (y, x)
+        return [op.TRUE if d.register.predicate else op.select64(less, first, second) for d in at.i.destinations]
     a, b = (at.word(0) + at.word(1), at.word(2)) if adds else (at.word(0), at.word(1))
     letter = "u" if at.unsigned else "s"
     low, high = op.smallest(a, b, f"{letter}min"), op.smallest(a, b, f"{letter}max")

@@ -7,7 +7,7 @@ where one branch does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
 
@@ -32,6 +32,7 @@ from gpucore.explain.semantics import compute
 from gpucore.sass import Instruction, Register, RegisterOperand
 
 _DEEPEST: Final = 40
+_MOST_BETWEEN: Final = 16
 Bank: TypeAlias = Callable[[int, int, int], Poly]
 """What is in a constant bank: its number, an offset and a size in bytes."""
 
@@ -75,6 +76,7 @@ class Slice:
         self.code, self.kernel, self._bank = code, kernel, bank
         self._results: dict[int, _Known] = {}
         self._merged: dict[tuple[int, Resource], Poly] = {}
+        self._settled: dict[Atom, Poly] = {}
         self._merged_conditions: dict[tuple[int, Resource], Atom] = {}
         self._loops: dict[Atom, Loop] = {}
         self._roles: dict[Routine, Roles | None] = {}
@@ -286,7 +288,8 @@ class Slice:
         found = self._merged.get((b, r))
         if found is None:
             if self.is_header(b):
-                found = leaf("phi", b, *r)
+                variable = atom("phi", b, *r)
+                found = self._settled.get(variable) or of(variable)
             else:
                 self._enter(lambda: self._meeting(b, r))
                 try:
@@ -345,10 +348,53 @@ class Slice:
             top = self.code._common(p, top)
         sides = self._sides(b, top, ways)
         if sides is None:
-            return None
+            return self._chosen_by_way(b, top, ways, values, choose)
         condition, taken, not_taken = sides
         first, second = self._merge(b, taken, value, choose), self._merge(b, not_taken, value, choose)
         return None if first is None or second is None else choose(condition, first, second)
+
+    def _chosen_by_way(
+        self, b: int, top: int, ways: list[int], values: Sequence[_T], choose: Callable[[Atom, _T, _T], _T]
+    ) -> _T | None:
+        """Return what these ways from a block give, as choices by the conditions under which each is taken."""
+        taken = self._conditions_of_ways(b, top, ways)
+        if taken is None:
+            return None
+        under: dict[_T, Atom] = {}
+        for p, value in zip(ways, values, strict=True):
+            under[value] = op.either(under[value], taken[p]) if value in under else taken[p]
+        *others, last = under
+        for value in reversed(others):
+            last = choose(under[value], value, last)
+        return last
+
+    def _conditions_of_ways(self, b: int, top: int, ways: list[int]) -> dict[int, Atom] | None:
+        """Return when each way into a block is taken from a block before; None where it is far or there is a loop."""
+        code, between, todo = self.code, set[int](), list(ways)
+        while todo:
+            p = todo.pop()
+            if p == top or p in between:
+                continue
+            between.add(p)
+            if len(between) > _MOST_BETWEEN or self.is_header(p) or not code.dominates(top, p):
+                return None
+            todo += code.before[p]
+        edges: dict[tuple[int, int], Atom] = {}
+        for p in sorted({top, *between}, key=code.rank.__getitem__):
+            here = op.TRUE
+            if p != top:
+                here = op.FALSE
+                for q in code.before[p]:
+                    here = op.either(here, edges[q, p])
+            if len(code.after[p]) == 1:
+                edges[p, code.after[p][0]] = here
+                continue
+            branch = self.branch(p)
+            if branch is None or branch[1] == branch[2]:
+                return None
+            condition, to, other = branch
+            edges[p, to], edges[p, other] = op.both(here, condition), op.both(here, op.negate(condition))
+        return {p: edges[p, b] for p in ways}
 
     def _sides(self, b: int, top: int, ways: list[int]) -> tuple[Atom, list[int], list[int]] | None:
         """Return the condition of the branch at the end of a block, and the ways that follow it and that do not."""
@@ -484,6 +530,62 @@ class Slice:
 
     def _at_end(self, r: Resource, p: int) -> Poly:
         return self.run(lambda: self.value_of(self.code.at_end(r, p), r))
+
+    def settle(self, variables: Iterable[Atom]) -> bool:
+        """Write loop variables by another one where they are that in every turn; say whether any is written so now.
+
+        What was asked before stays true, but is told in other words from then on.
+        """
+        found = {}
+        for a in dict.fromkeys(variables):
+            value = self._as_another(a) if a not in self._settled else None
+            if value is not None:
+                found[a] = value
+        if found:
+            self._settled.update(found)
+            for told in (self._results, self._merged, self._merged_conditions, self._loops):
+                told.clear()  # type: ignore[attr-defined]
+        return bool(found)
+
+    def settle_as(self, other: Slice) -> None:
+        """Settle what another slice of the same code settles, where it holds here too."""
+        while self.settle(other._settled):
+            pass
+
+    def _as_another(self, a: Atom) -> Poly | None:
+        """Return a loop variable as its constant start, or as a function of a counter of the same loop."""
+        block = a.args[0]
+        body = self.code.loops.get(block) if isinstance(block, int) and a.bits == 32 else None
+        if body is None or not isinstance(block, int):
+            return None
+        rank = self.code.rank
+        if not all(p in body for p in self.code.before[block] if rank[p] >= rank[block]):
+            return None
+        loop = self.loop(a)
+        if len(loop.starts) != 1 or loop.steps or len(loop.others) > 1:
+            return None
+        (start,) = loop.starts
+        turn = loop.others[0] if loop.others else start
+        if self._varying(start, body):
+            return None
+        counters = self._varying(turn, body)
+        if not counters:
+            return start if turn == start else None
+        counter = counters[0]
+        if len(counters) != 1 or counter.kind != "phi" or counter is a or counter.bits != 32 or counter.args[0] != block:
+            return None
+        of_counter = self.loop(counter)
+        if len(of_counter.starts) != 1 or len(of_counter.steps) != 1 or of_counter.others or not of_counter.fixed:
+            return None
+        try:
+            found = op.replaced(turn, counter, of(counter) - of_counter.steps[0])
+            return found if op.replaced(found, counter, of_counter.starts[0]) == start else None
+        except TooLarge:
+            return None
+
+    def _varying(self, p: Poly, body: frozenset[int]) -> list[Atom]:
+        """Return what need not be the same in all turns of a loop."""
+        return [x for x in inside(p) if x.kind in {"shfl", "any", "ballot"} or not self.is_fixed(x, body)]
 
     def is_fixed(self, a: Atom, body: frozenset[int]) -> bool:
         """Say whether an atom has one value in all turns of a loop of these blocks."""

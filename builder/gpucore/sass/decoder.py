@@ -43,6 +43,7 @@ Decoded = tuple[tuple[str, ...], tuple[RegisterOperand, ...], tuple[Operand, ...
 Handler = Callable[[str, int, int, int], Decoded | None]
 
 _WORDS: Final = struct.Struct("<QQ")
+_MEANING: Final = (1 << 41) - 1  # of the upper half: behind it is scheduling
 _LEADING: Final = frozenset({"BRA", "BSSY", "CALL", "RET"})
 _REGISTER_C: Final = frozenset({2, 3, 7})  # forms whose bits 64 to 71 hold b, and bits 32 to 63 c
 
@@ -307,7 +308,9 @@ class _Decoder:
         uniform = table.is_uniform(key)
         file: RegisterFile = "UP" if uniform else "P"
         b: Operand
-        if key == 0x607 and self._sm >= 120:
+        if key in (0x407, 0x487):
+            count, b = 2, _immediate(_signed(low >> 32, 32))
+        elif key == 0x607 and self._sm >= 120:
             count, b = 2, self._r(low, 32, 2)
         elif key == 0xC87 and self._sm >= 120:
             count, b = 2, self._u(low, 32, 2)
@@ -336,6 +339,11 @@ class _Decoder:
             (self._d(uniform, low, 2 if long else 1),),
             (source,) if uniform or long or lanes == 15 else (source, _immediate(lanes)),
         )
+
+    def _mov64(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        if high & _MEANING & ~0x8FFFFFF:
+            return None
+        return ("64",), (self._d(table.is_uniform(key), low, 2),), (_immediate(low >> 24 | (high & 0xFFFFFF) << 40),)
 
     def _iadd(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         count = 2 if high >> 9 & 1 else 1
@@ -371,6 +379,13 @@ class _Decoder:
         signed = bool(high >> 9 & 1)
         sources = (self._r(low, 24), self._slot(key, low, 1, "", True), _predicate(high >> 23 & 15))
         return (() if signed else ("U32",)), (self._r(low, 16),), sources
+
+    def _imnmx64(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        if high & _MEANING & ~0xFFFE200 != 0x400:
+            return None
+        sources = (self._r(low, 24, 2), self._slot(key, low, 2), *(_predicate(high >> at & 15) for at in (23, 13)))
+        destinations = (_predicate(high >> 17 & 7), _predicate(high >> 20 & 7), self._r(low, 16, 2))
+        return ("S64" if high >> 9 & 1 else "U64",), destinations, sources
 
     def _viaddmnmx(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         b, c = self._b_and_c(key, low, high, (1, 1), ("-", "", ""))
@@ -612,6 +627,29 @@ class _Decoder:
         if reduces:
             return modifiers, (), sources
         return modifiers, (_predicate(high >> 17 & 7), self._r(low, 16, access_count(opcode, modifiers))), sources
+
+    def _compare_and_swap(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        scope, policy, kind = self._scope(high), high >> 20 & 7, {0: "", 2: "64"}.get(high >> 9 & 7)
+        if scope is None or "CONSTANT" in scope or policy > 5 or kind is None or high & _MEANING & ~0x7FEFFF:
+            return None
+        made = [*(["E"] if high >> 8 & 1 else []), "CAS", *[one for one in (table.POLICIES[policy], kind) if one]]
+        count = 2 if kind else 1
+        sources = (self._address(low, high, None, False), self._r(low, 32, count), self._r(high, 0, count))
+        return (*made, *scope), (_predicate(high >> 17 & 7), self._r(low, 16, count)), sources
+
+    def _shared_atomic(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        kind, swaps, function = high >> 9 & 7, key == 0x38D, high >> 23 & 7
+        if high & _MEANING & ~(0x380CEFF if swaps else 0x380CE00):
+            return None
+        name = {0: "CAS", 3: "CAST.SPIN"}.get(function) if swaps else table.ATOMICS[function]
+        if name is None or kind > (2 if swaps else 1) or (swaps and kind == 1):
+            return None
+        count = 2 if kind == 2 else 1
+        base = self._named(self._r(low, 24))
+        address = Memory(base, 1, (1, 4, 8, 16)[high >> 14 & 3] if base else 1, None, 1, _signed(low >> 40, 24))
+        swapped = (self._r(high, 0, count),) if swaps else ()
+        modifiers = (*name.split("."), *((("", "S32", "64")[kind],) if kind else ()))
+        return modifiers, (self._r(low, 16, count),), (address, self._r(low, 32, count), *swapped)
 
     def _float_atomic(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         scope, kind = self._scope(high), table.FLOAT_KINDS.get(high >> 9 & 15)

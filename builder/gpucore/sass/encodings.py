@@ -139,6 +139,10 @@ _EVERYWHERE: Final = (
     ("NOP", "plain", 0x118, "4"),
     ("YIELD", "exit", 0x146, "4"),
     ("LDSM", "matrix", 0x03B, "4"),
+    ("ATOM", "compare_and_swap", 0x18B, "1"),
+    ("ATOMG", "compare_and_swap", 0x1A9, "1"),
+    ("ATOMS", "shared_atomic", 0x18C, "1"),
+    ("ATOMS", "shared_atomic", 0x18D, "1"),
 )
 
 
@@ -211,8 +215,11 @@ _LAYOUTS: Final[tuple[tuple[range, tuple[tuple[str, str, int, str], ...]], ...]]
             ("UI2F", "i2f", 0x05A, "14"),
             ("UF2I", "f2i", 0x05C, "1"),
             ("UI2FP", "i2fp", 0x05E, "1"),
-            ("SEL", "select", 0x007, "3"),
-            ("USEL", "select", 0x087, "6"),
+            ("SEL", "select", 0x007, "23"),
+            ("USEL", "select", 0x087, "26"),
+            ("MOV", "mov64", 0x002, "2"),
+            ("UMOV", "mov64", 0x082, "2"),
+            ("IMNMX", "imnmx64", 0x017, "16"),
         ),
     ),
     (range(75, 100), (("BRX", "brx", 0x149, "4"),)),
@@ -282,6 +289,10 @@ _FREE: Final = frozenset(
         0x1A2,
         0x1A3,
         0x1AE,
+        0x18B,
+        0x1A9,
+        0x18C,
+        0x18D,
     }
 )
 _CLEAR: Final = frozenset({0x882, 0x886, 0x89C, 0x2CA})
