@@ -16,6 +16,7 @@ import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -74,52 +75,58 @@ def added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
+def random_unit(folder: Path, first: int, arch: int, _: argparse.Namespace) -> dict[str, Any]:
+    """Prove one unit of random kernels."""
+    start = time.process_time()
+    outcome, kernels = prove_unit(tool("nvcc"), tool("nvdisasm"), folder, arch, range(first, first + UNIT))
+    (folder / f"unit{first}.sm{arch}.cubin").unlink()
+    return {"kernels": kernels, **figures(outcome), "seconds": int(time.process_time() - start)}
+
+
+def planted_unit(folder: Path, first: int, arch: int, asked: argparse.Namespace) -> dict[str, Any]:
+    """Plant the faults of one unit."""
+    seeds = range(first, first + UNIT)
+    outcome = prove_faults(tool("nvcc"), tool("nvdisasm"), folder, arch, seeds, FAULTS, asked.mutations)
+    (folder / f"faults{first}.sm{arch}.cubin").unlink()
+    return {**figures(outcome), "examples": outcome.examples[:20]}
+
+
+Unit = Callable[[Path, int, int, argparse.Namespace], dict[str, Any]]
+
+
+def keep_unit(make: Unit, folder: Path, first: int, arch: int, asked: argparse.Namespace) -> dict[str, Any]:
+    """Return what an earlier run found of a unit, else find it and keep it."""
+    return kept(folder / f"{first}.sm{arch}.json", lambda: make(folder, first, arch, asked))
+
+
+def in_units(make: Unit, name: str, firsts: Sequence[int], asked: argparse.Namespace) -> dict[str, Any]:
+    """Return the sums by architecture of all units, several at a time."""
+    folder = KEPT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, list[dict[str, Any]]] = {f"sm_{arch}": [] for arch in asked.arch}
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        asked_for = {
+            pool.submit(keep_unit, make, folder, first, arch, asked): (first, arch)
+            for first in firsts
+            for arch in asked.arch
+        }
+        for done in as_completed(asked_for):
+            (first, arch), row = asked_for[done], done.result()
+            rows[f"sm_{arch}"].append(row)
+            told = f"{row['faults']} faults" if "faults" in row else f"{row['right']} of {row['executed']}"
+            wrong = f", {row['wrong_count']} WRONG" if row["wrong_count"] else ""
+            print(f"{name}: kernels from {first}, sm_{arch}: {told}{wrong}", flush=True)
+    return {arch: added(of_arch) for arch, of_arch in rows.items()}
+
+
 def part_random(asked: argparse.Namespace) -> dict[str, Any]:
     """Random kernels of our own generator: formula = interpreter = C++ at each executed access, and the base."""
-    nvcc, nvdisasm = tool("nvcc"), tool("nvdisasm")
-    folder = KEPT / "random"
-    folder.mkdir(parents=True, exist_ok=True)
-    rows: dict[str, list[dict[str, Any]]] = {f"sm_{arch}": [] for arch in ARCHITECTURES}
-    for first in range(0, asked.kernels, UNIT):
-        for arch in ARCHITECTURES:
-
-            def unit(first: int = first, arch: int = arch) -> dict[str, Any]:
-                start = time.process_time()
-                outcome, kernels = prove_unit(nvcc, nvdisasm, folder, arch, range(first, first + UNIT))
-                for one in folder.glob(f"unit{first}.sm{arch}.cubin"):
-                    one.unlink()
-                return {"kernels": kernels, **figures(outcome), "seconds": int(time.process_time() - start)}
-
-            row = kept(folder / f"{first}.sm{arch}.json", unit)
-            rows[f"sm_{arch}"].append(row)
-            wrong = f", {row['wrong_count']} WRONG" if row["wrong_count"] else ""
-            print(
-                f"kernels {first} to {first + UNIT - 1}, sm_{arch}: {row['right']} of {row['executed']}{wrong}",
-                flush=True,
-            )
-    return {arch: added(of_arch) for arch, of_arch in rows.items()}
+    return in_units(random_unit, "random", range(0, asked.kernels, UNIT), asked)
 
 
 def part_planted(asked: argparse.Namespace) -> dict[str, Any]:
     """Planted faults: what the answer says as a fact is true, also of cores that were damaged."""
-    nvcc, nvdisasm = tool("nvcc"), tool("nvdisasm")
-    folder = KEPT / "planted"
-    folder.mkdir(parents=True, exist_ok=True)
-    rows: dict[str, list[dict[str, Any]]] = {f"sm_{arch}": [] for arch in ARCHITECTURES}
-    for first in range(0, asked.faults // FAULTS * UNIT, UNIT):
-        for arch in ARCHITECTURES:
-
-            def unit(first: int = first, arch: int = arch) -> dict[str, Any]:
-                seeds = range(first, first + UNIT)
-                outcome = prove_faults(nvcc, nvdisasm, folder, arch, seeds, FAULTS, asked.mutations)
-                for one in folder.glob(f"faults{first}.sm{arch}.cubin"):
-                    one.unlink()
-                return {**figures(outcome), "examples": outcome.examples[:20]}
-
-            row = kept(folder / f"{first}.sm{arch}.json", unit)
-            rows[f"sm_{arch}"].append(row)
-            print(f"faults in kernels from {first}, sm_{arch}: {row['faults']}, lies {row['wrong_count']}", flush=True)
-    return {arch: added(of_arch) for arch, of_arch in rows.items()}
+    return in_units(planted_unit, "planted", range(0, asked.faults // FAULTS * UNIT, UNIT), asked)
 
 
 def part_stock(asked: argparse.Namespace) -> dict[str, Any]:
@@ -131,7 +138,7 @@ def part_stock(asked: argparse.Namespace) -> dict[str, Any]:
         subprocess.run([sys.executable, "-m", "pip", "download", *options, f"vllm=={asked.vllm}"], check=True)
         wheel = next(wheels.glob(f"vllm-{asked.vllm}-*.whl"))
     found = {}
-    for arch in ARCHITECTURES:
+    for arch in asked.arch:
 
         def unit(arch: int = arch, wheel: Path = wheel) -> dict[str, Any]:
             coverage, outcome = survey(nvdisasm, wheel, arch, asked.stock, seed=1)
@@ -235,7 +242,8 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, default=20, help="damaged cores of each fault")
     parser.add_argument("--stock", type=int, default=40, help="kernels of the stock wheel for each architecture")
     parser.add_argument("--each", type=int, default=2, help="kernels of each template of csrc and CUB")
-    parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, help="architectures of csrc and CUB")
+    parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, help="which architectures")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="units at a time")
     parser.add_argument("--vllm", default="0.33.0", help="which wheel")
     asked = parser.parse_args()
     status = 0

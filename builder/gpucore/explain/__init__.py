@@ -1,7 +1,7 @@
 """Why an address was bad: the formula of an access from its code, and its numbers from a core.
 
 `Program` is the code, `explain_place` answers for an instruction and `explain_fault` for a fault of a core. `why_text`
-and `why_json` show the answer. `explain_wait` says what a loop waits for.
+and `why_json` show the answer. `explain_wait` says what a loop waits for, `explain_hang` with the numbers of a core.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from gpucore.explain.fault import Programs as Programs
     from gpucore.explain.fault import explain_fault as explain_fault
+    from gpucore.explain.fault import explain_hang as explain_hang
     from gpucore.explain.program import Argument as Argument
     from gpucore.explain.program import Program as Program
     from gpucore.explain.program import SourceText as SourceText
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # An answer for a place needs no reader of cores, so each name is loaded when it is asked for.
 _HOME: Final = {
-    "Programs": "fault", "explain_fault": "fault",
+    "Programs": "fault", "explain_fault": "fault", "explain_hang": "fault",
     "Argument": "program", "Program": "program", "SourceText": "program",
     "Wait": "wait", "explain_wait": "wait", "wait_json": "wait", "wait_text": "wait",
     "Why": "why", "explain_place": "why", "why_json": "why", "why_text": "why",

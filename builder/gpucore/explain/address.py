@@ -36,7 +36,7 @@ Direction = Literal["read", "write", "update"]
 _SPACES: Final[dict[str, Space]] = {
     **dict.fromkeys(("LDG", "STG", "ATOMG", "RED", "REDG", "LDGSTS"), "global"),
     **dict.fromkeys(("LD", "ST", "ATOM"), "generic"),
-    **dict.fromkeys(("LDS", "STS", "ATOMS", "LDSM", "STSM", "REDS"), "shared"),
+    **dict.fromkeys(("LDS", "STS", "ATOMS", "LDSM", "STSM", "REDS", "SYNCS"), "shared"),
     **dict.fromkeys(("LDL", "STL"), "local"),
     **dict.fromkeys(("UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UBLKCP", "UBLKRED", "UBLKPF"), "descriptor"),
 }  # fmt: skip
@@ -98,8 +98,8 @@ def access_of(i: Instruction) -> tuple[Space, Direction, int] | None:
     if space is None:
         return None
     width = next((_BYTES[m] for m in reversed(i.modifiers) if m in _BYTES), 4)
-    if i.opcode in {"LDSM", "STSM"}:
-        width = 16  # each thread gives the address of one row
+    if i.opcode in {"LDSM", "STSM", "SYNCS"}:
+        width = 8 if i.opcode == "SYNCS" else 16  # an mbarrier; of a matrix each thread gives the address of one row
     if i.opcode.startswith(("ATOM", "RED")):
         return space, "update", width
     if i.opcode in {"ST", "STG", "STS", "STL", "STSM", "UTMASTG", "UTMAREDG"}:

@@ -7,13 +7,22 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from gpucore.code_map import CodeMap
-from gpucore.core import Fault, FaultingThread, Scope, read_parameters
+from gpucore.core import (
+    Coordinates,
+    Fault,
+    FaultingThread,
+    Scope,
+    WarpGroup,
+    find_doubts,
+    read_parameters,
+)
 from gpucore.core_layout import GridRow, LaneRow, SectionType
-from gpucore.core_reader import CoreSections, GpuCore
+from gpucore.core_reader import CoreSections, Device, GpuCore
 from gpucore.dwarf import Place
 from gpucore.explain.address import Address
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.program import Program
+from gpucore.explain.wait import Wait, explain_wait, waits_in
 from gpucore.explain.why import Why, explain_place
 from gpucore.sass import WORD
 
@@ -39,11 +48,43 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
     why = explain_place(program, place.offset, _calls(code, place, fault))
     if why is None or fault.first is None or fault.grid is None or fault.doubts:
         return why
-    snapshot = take_snapshot(core, sections, fault, fault.first, fault.grid, why.address)
+    snapshot = take_snapshot(core, sections, fault.scope, fault.first, fault.grid, why.address)
     numbers = Numbers(why.address, snapshot)
     if fault.scope is not Scope.LANE:  # the whole warp has the exception: explain a thread whose address is bad
         choose_thread(why, numbers)
     return replace(why, numbers=numbers)
+
+
+def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, programs: Programs) -> Wait | None:
+    """Return what the warps of a group wait for that run in a loop; None where they are in none.
+
+    The values are those of the first warp of the group, as far as its registers have them.
+    """
+    found = core.find_code(group.pc, group.device, group.grid.module_handle if group.grid else None)
+    program = programs(*found) if found else None
+    if found is None or program is None:
+        return None
+    offset = found[1].offset
+    asked = waits_in(program, offset)
+    first = find_thread(group.device, group.first)
+    if asked is None or first is None or group.grid is None or _doubtful(core, group):
+        return explain_wait(program, offset)
+    snapshot = take_snapshot(core, sections, Scope.WARP, first, group.grid, asked)
+    return explain_wait(program, offset, snapshot=replace(snapshot, faulted=False))
+
+
+def _doubtful(core: GpuCore, group: WarpGroup) -> bool:
+    return bool(find_doubts(core, group.device, group.pc, group.grid, group.grid_id))
+
+
+def find_thread(device: Device, at: Coordinates) -> FaultingThread | None:
+    """Return the rows of a thread by where it was; None where the core has them not."""
+    for sm, cta, warp in device.warps():
+        if (sm.row.sm_id, warp.row.warp_id, cta.block) == (at.sm, at.warp, at.block):
+            for index, row in warp.threads():
+                if row.lane == at.lane:
+                    return FaultingThread(at=at, warp=warp, row=row, row_index=index)
+    return None
 
 
 def choose_thread(why: Why, numbers: Numbers) -> None:
@@ -68,16 +109,17 @@ def _calls(code: CodeMap, place: Place, fault: Fault) -> tuple[int, ...]:
 
 
 def take_snapshot(
-    core: GpuCore, sections: CoreSections, fault: Fault, first: FaultingThread, grid: GridRow, address: Address
+    core: GpuCore, sections: CoreSections, scope: Scope, first: FaultingThread, grid: GridRow, address: Address
 ) -> Snapshot:
-    """Return what a core has of the warp that a fault's first thread is in."""
+    """Return what a core has of the warp that a thread is in; `scope` says what its exception is marked in."""
     warp = first.warp
     rows = [(k, row) for k, row in warp.threads() if warp.is_active(row)]
     rows.sort(key=lambda found: (found[0] != first.row_index, found[0]))
-    launch = read_parameters(core, fault.device, fault.device.grids.index(grid), sections)
+    device = next(one for one in core.devices if grid in one.grids)
+    launch = read_parameters(core, device, device.grids.index(grid), sections)
     return Snapshot(
         block=first.at.block,
-        lanes=tuple(_lane(sections, fault.scope, first, k, row, address) for k, row in rows[:_MOST_LANES]),
+        lanes=tuple(_lane(sections, scope, first, k, row, address) for k, row in rows[:_MOST_LANES]),
         uniform=_words(sections.bytes_of(SectionType.UNIFORM_REGISTERS, warp.table, warp.index)),
         special={
             "blockDim.x": grid.block_x, "blockDim.y": grid.block_y, "blockDim.z": grid.block_z,

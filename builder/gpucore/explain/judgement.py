@@ -55,12 +55,14 @@ def judge(address: Address, numbers: Numbers | None, words: Words, index: int | 
         suspect = numbers.suspect
         if suspect is not None:
             bits = suspect.held ^ suspect.expected
-            which = f"bit {bits.bit_length() - 1}" if bits.bit_count() == 1 else f"{bits.bit_count()} bits"
+            single = bits.bit_count() == 1
+            which = f"bit {bits.bit_length() - 1} differs" if single else f"{bits.bit_count()} bits differ"
+            at = ",".join(map(str, suspect.thread))
             found.append(
                 Judgement(
                     "contradicted register",
-                    f"{suspect.register} of thread {suspect.thread} contradicts every other register: it has "
-                    f"{suspect.held:#x} and should have {suspect.expected:#x} ({which} differ)",
+                    f"{suspect.register} of thread ({at}) contradicts every other register: it has "
+                    f"{suspect.held:#x} and should have {suspect.expected:#x} ({which})",
                 )
             )
         found += judge_numbers(address, numbers, words, index)
@@ -161,16 +163,21 @@ def _of_pointer(address: Address, numbers: Numbers, words: Words) -> Iterator[Ju
 
 def _of_address(address: Address, numbers: Numbers) -> Iterator[Judgement]:
     value = numbers.fact(address.formula)
+    weak = "" if value is not None else " (by one register alone)"
+    if value is None and address.space == "shared":
+        value = numbers.value(address.formula)
+        value = numbers.held_address() if value is None else value
     if value is None:
         return
     width = address.width
-    if width & (width - 1) == 0 and value % min(width, 16):
+    if not weak and width & (width - 1) == 0 and value % min(width, 16):
         yield Judgement("misaligned", f"{value:#x} is not a multiple of {min(width, 16)}, which {width} bytes need")
     size = numbers.snapshot.shared_size
     if address.space == "shared" and size is not None and value + width > size and value < 1 << 24:
         yield Judgement(
             "beyond shared memory",
-            f"the block has {size} bytes of shared memory, and the access ends {value + width - size} bytes beyond",
+            f"the block has {size} bytes of shared memory, and the access ends {value + width - size} bytes beyond"
+            f"{weak}",
         )
 
 

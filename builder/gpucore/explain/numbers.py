@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
@@ -39,6 +40,7 @@ Carrier: TypeAlias = tuple[int | None, Resource]
 _MOST_ROUNDS: Final = 6
 _MOST_ATOMS: Final = 200
 _LANES_TO_CONFIRM: Final = 4
+_LEAST_AGREEMENT: Final = 30  # registers, before one is called wrong
 _MOST_CARRIERS: Final = 40
 
 
@@ -72,6 +74,8 @@ class Snapshot:
     parameters: bytes | None = None
     shared_size: int | None = None
     """Bytes of shared memory that the block has; None where the core does not say."""
+    faulted: bool = True
+    """Whether the access that is explained failed: what it loads has then not arrived."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ class Numbers:
         self._shared_how: dict[Atom, How] = {}
         self._shared_by: dict[Carrier, None] = {}
         self._uniform: dict[Atom, bool] = whole._uniform if whole else {}
-        self._without: dict[tuple[int, Carrier], Numbers] = {}
+        self._again: dict[tuple[int, Carrier], Numbers] = {}
         self._equations: dict[int | None, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
         self._pairs: dict[int | None, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
         self._states = [_State(lane) for lane in snapshot.lanes]
@@ -149,15 +153,38 @@ class Numbers:
         """How many have another."""
         return sum(len(s.wrong) for s in self._states)
 
-    @property
+    @cached_property
     def suspect(self) -> Suspect | None:
-        """The one register that contradicts everything else, where 30 registers of other threads agree."""
-        wrong = [(s, w) for s in self._states for w in s.wrong]
-        if len(wrong) != 1 or len(self._states) < 2 or self.agree < 30:
+        """The one register of one thread without which everything agrees: 30 registers, and the same one elsewhere."""
+        wrong = [state for state in self._states if state.wrong]
+        if len(wrong) != 1 or self.agree < _LEAST_AGREEMENT:
             return None
-        state, (r, held, expected) = wrong[0]
-        others = [s for s in self._states if s is not state and s.agree]
-        return Suspect(f"{r[0]}{r[1]}", state.lane.thread, held, expected) if len(others) > 1 else None
+        (state,) = wrong
+        pointer = self._held_pair(state)
+        registers = [*(r for r, _, _ in state.wrong), *state.used, *(pointer[0] if pointer else ())]
+        found = [x for r in dict.fromkeys(registers) if r[0] == "R" and (x := self._without(r, state)) is not None]
+        return found[0] if len(found) == 1 else None
+
+    def _without(self, r: Resource, state: _State) -> Suspect | None:
+        """Return a register as the suspect, where nothing disagrees without it and other threads' confirm its value."""
+        again = Numbers(self.address, self.snapshot, self, self._carrier(r, state.lane))
+        p = dict(self._equations_at(state.lane.at)).get(r)
+        held = self._value_of(r, state.lane)
+        if p is None or held is None or again.disagree or again.agree < _LEAST_AGREEMENT:
+            return None
+        expected, others = None, 0
+        for one in again._states:
+            try:
+                value = again._evaluate(one).of(p)
+            except Unknown:
+                continue
+            if one.lane is state.lane:
+                expected = value
+            else:
+                others += one.lane.at == state.lane.at and again._value_of(r, one.lane) == value
+        if expected is None or expected == held or others < 2:
+            return None
+        return Suspect(f"{r[0]}{r[1]}", state.lane.thread, held, expected)
 
     @property
     def lane(self) -> Lane | None:
@@ -226,13 +253,13 @@ class Numbers:
         return any(self._solved_without(c, carriers).value(p) != value for c in carriers)
 
     def _solved_without(self, carrier: Carrier, carriers: Collection[Carrier]) -> Numbers:
-        found = self._without.get((self.chosen, carrier))
+        found = self._again.get((self.chosen, carrier))
         if found is None:
             lane = self._states[self.chosen].lane
             others = [one for one in self.snapshot.lanes if one is not lane]
             others.sort(key=lambda one: all(number != one.number for number, _ in carriers))
             few = replace(self.snapshot, lanes=(lane, *others[: _LANES_TO_CONFIRM - 1]))
-            found = self._without[self.chosen, carrier] = Numbers(self.address, few, self, carrier)
+            found = self._again[self.chosen, carrier] = Numbers(self.address, few, self, carrier)
             found.chosen = 0
         return found
 
@@ -382,7 +409,7 @@ class Numbers:
     def _arrived(self, site: Site, r: Resource, at: int) -> bool:
         """Say whether what an instruction writes is certainly in the register: a load may still be under way."""
         n, code = self.address.instruction, self._code
-        if site.at == n:
+        if site.at == n and self.snapshot.faulted:
             return False
         if code.instructions[site.at].opcode not in LOADS:
             return True

@@ -363,10 +363,12 @@ class Slice:
         under: dict[_T, Atom] = {}
         for p, value in zip(ways, values, strict=True):
             under[value] = op.either(under[value], taken[p]) if value in under else taken[p]
-        *others, last = under
-        for value in reversed(others):
-            last = choose(under[value], value, last)
-        return last
+        different: list[_T] = list(under)
+        found = different.pop()
+        while different:
+            value = different.pop()
+            found = choose(under[value], value, found)
+        return found
 
     def _conditions_of_ways(self, b: int, top: int, ways: list[int]) -> dict[int, Atom] | None:
         """Return when each way into a block is taken from a block before; None where it is far or there is a loop."""
@@ -544,7 +546,7 @@ class Slice:
         if found:
             self._settled.update(found)
             for told in (self._results, self._merged, self._merged_conditions, self._loops):
-                told.clear()  # type: ignore[attr-defined]
+                told.clear()
         return bool(found)
 
     def settle_as(self, other: Slice) -> None:
@@ -572,7 +574,13 @@ class Slice:
         if not counters:
             return start if turn == start else None
         counter = counters[0]
-        if len(counters) != 1 or counter.kind != "phi" or counter is a or counter.bits != 32 or counter.args[0] != block:
+        if (
+            len(counters) != 1
+            or counter.kind != "phi"
+            or counter is a
+            or counter.bits != 32
+            or counter.args[0] != block
+        ):
             return None
         of_counter = self.loop(counter)
         if len(of_counter.starts) != 1 or len(of_counter.steps) != 1 or of_counter.others or not of_counter.fixed:

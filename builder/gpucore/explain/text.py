@@ -126,7 +126,7 @@ class Words:
         if a.kind == "sgxt" and isinstance(a.args[1], Poly) and a.args[1].constant in (8, 16):
             return f"({'char' if a.args[1].constant == 8 else 'short'}){self._any(a.args[0])}"
         name = _NAMES.get(a.kind.removesuffix("64"), a.kind.removesuffix("64"))
-        return f"{name}({', '.join(self._plain(x) for x in a.args)})"
+        return f"{name}({', '.join(map(self._plain, a.args))})"
 
     def _place(self, a: Atom) -> str:
         site = a.args[0]
@@ -140,6 +140,8 @@ class Words:
         return self.poly(x, True) if isinstance(x, Poly) else self.atom(x) if isinstance(x, Atom) else str(x)
 
     def _plain(self, x: object) -> str:
+        if isinstance(x, Atom) and x.bits == 1:
+            return self.condition(x)
         return self.poly(x) if isinstance(x, Poly) else self._any(x)
 
     def _wide(self, a: Atom) -> str:

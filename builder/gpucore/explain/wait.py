@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpucore.explain.address import Address, address_at, place_of
-from gpucore.explain.algebra import Atom, TooLarge, inside, leaf, polys_in, written_size
+from gpucore.explain.algebra import Atom, Poly, TooLarge, constant, inside, leaf, polys_in, written_size
 from gpucore.explain.legend import Legend
 from gpucore.explain.numbers import Numbers, Snapshot
-from gpucore.explain.operations import FALSE, TRUE, negate, signed
+from gpucore.explain.operations import FALSE, TRUE, bit_and, negate, shift_right, signed
 from gpucore.explain.program import Program
 from gpucore.explain.slice import Slice
 from gpucore.explain.text import Words
 from gpucore.explain.tree import Json, tree_of, tree_of_atom
+from gpucore.explain.why import loop_json
+from gpucore.sass import RegisterOperand
 
 _MOST_NODES = 200
 _BARRIERS = {
@@ -34,11 +36,21 @@ class Polled:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A question whether a phase of an mbarrier in shared memory is over; `parity` is 0 or 1, that of the phase."""
+
+    instruction: int
+    offset: int
+    address: Address
+    parity: Poly
+
+
+@dataclass(frozen=True)
 class Wait:
     """A loop that a warp is in. It ends when one of `ends` holds, each with the offset of its branch.
 
     `polled` is empty where the loop waits for nothing in memory that this package understands. `barriers` names what
-    the loop asks instead.
+    the loop asks instead, and `phases` are those of them that are known.
     """
 
     program: Program
@@ -46,6 +58,7 @@ class Wait:
     ends: tuple[tuple[Atom, int], ...]
     polled: tuple[Polled, ...]
     barriers: tuple[str, ...]
+    phases: tuple[Phase, ...]
     legend: Legend | None
     numbers: Numbers | None = field(default=None, compare=False)
 
@@ -65,20 +78,57 @@ def explain_wait(
         return None
     values = program.slice_of(root)
     code = values.code
-    bodies = [body for body in code.loops.values() if code.block_of(n) in body]
-    if not bodies:
-        return None
-    body = min(bodies, key=len)
-    ends = _ends(values, body)
+    own = frozenset({code.block_of(n)})
+    bodies = [body for body in code.loops.values() if own <= body]
+    body = min(bodies, key=len, default=own)
+    ends = _ends(values, body) if bodies else ()
     polled = _polled(program, values, body, ends)
+    phases = _phases(program, values, body)
+    if not bodies and not phases:  # the first question to an mbarrier is asked before the loop
+        return None
     opcodes = {code.instructions[k].opcode for b in body for k in range(code.blocks[b][0], code.blocks[b][1] + 1)}
     barriers = tuple(words for opcode, words in _BARRIERS.items() if opcode in opcodes)
-    legend = Legend(polled[0].address) if polled else None
+    asked = [*(one.address for one in polled), *(one.address for one in phases)]
+    legend = Legend(asked[0]) if asked else None
     if legend is not None:
         legend.follow([p for c, _ in ends for p in polys_in(c) if written_size(c) <= _MOST_NODES])
-    numbers = Numbers(polled[0].address, snapshot) if polled and snapshot is not None else None
+        legend.follow([q for one in phases for q in (one.address.formula, one.parity)])
+    numbers = Numbers(asked[0], snapshot) if asked and snapshot is not None else None
     first = min(code.instructions[code.blocks[b][0]].offset for b in body)
-    return Wait(program, first, ends, polled, barriers, legend, numbers)
+    return Wait(program, first, ends, polled, barriers, phases, legend, numbers)
+
+
+def waits_in(program: Program, offset: int, calls: Sequence[int] = ()) -> Address | None:
+    """Return the address that the loop around an instruction polls first: what to take the registers of a warp for."""
+    wait = explain_wait(program, offset, calls)
+    if wait is None:
+        return None
+    asked = [*(one.address for one in wait.polled), *(one.address for one in wait.phases)]
+    return asked[0] if asked else None
+
+
+def _phases(program: Program, values: Slice, body: frozenset[int]) -> tuple[Phase, ...]:
+    code = values.code
+    found = []
+    for n in (n for b in sorted(body) for n in range(code.blocks[b][0], code.blocks[b][1] + 1)):
+        i = code.instructions[n]
+        parity = i.sources[-1] if i.opcode == "SYNCS" and i.sources else None
+        address = address_at(program, values, n) if isinstance(parity, RegisterOperand) else None
+        if address is None or not isinstance(parity, RegisterOperand):
+            continue
+        try:
+            value = values.run(lambda r=parity.register, n=n: values.register(r, n))  # type: ignore[misc]
+        except TooLarge:
+            continue
+        found.append(Phase(n, i.offset, address, _upper_bit(value)))
+    return tuple(found)
+
+
+def _upper_bit(value: Poly) -> Poly:
+    """Return bit 31, where the instruction takes the parity from."""
+    if all(c == 1 << 31 for c in value.terms.values()):
+        return bit_and(Poly(dict.fromkeys(value.terms, 1), 32), constant(1))
+    return shift_right(value, 31)
 
 
 def _ends(values: Slice, body: frozenset[int]) -> tuple[tuple[Atom, int], ...]:
@@ -117,28 +167,50 @@ def _polled(
 
 def wait_text(wait: Wait) -> list[str]:
     """Return what a warp waits for in lines for people."""
-    program = wait.program
-    place = program.line(wait.offset) or f"+{wait.offset:#x}"
+    place = _place(wait, wait.offset)
     if wait.legend is None:
         what = f" and asks {' and '.join(wait.barriers)}" if wait.barriers else ""
         return [f"in a loop at {place} that polls no memory by a load{what}"]
     words = Words(wait.legend)
-    ends = [words.condition(c) for c, _ in wait.ends if written_size(c) <= _MOST_NODES]
-    lines = [f"in a loop at {place} that ends when {' or '.join(ends)}"]
-    for polled in wait.polled:
-        name = words.atom(polled.word)
-        at = program.line(polled.offset) or f"+{polled.offset:#x}"
-        source = polled.address
-        if source.base is not None and source.index is not None:
-            what = f"{words.atom(source.base.value)}[{words.poly(source.index)}]"
-        else:
-            what = f"{source.space} memory at {words.formula(source.formula)}"
-        value = wait.numbers.value(leaf("load", *polled.word.args)) if wait.numbers is not None else None
-        held = f", which was {signed(value)}" if value is not None else ""
-        lines.append(f"{name} is read in each turn at {at}: {what}{held}")
-    for c, _ in wait.ends:
+    lines = []
+    if wait.polled:
+        ends = [words.condition(c) for c, _ in wait.ends if written_size(c) <= _MOST_NODES]
+        lines.append(f"in a loop at {place} that ends when {' or '.join(ends)}")
+    lines += [_polled_line(wait, words, one) for one in wait.polled]
+    for one in wait.phases:
+        parity, at = words.poly(one.parity), _held(wait, one.address.formula, " at ", "#x")
+        lines.append(
+            f"waits at {_place(wait, one.offset)} for the end of the phase of parity {parity}"
+            f"{_held(wait, one.parity, ', here ', '')} of the mbarrier{at} in shared memory: "
+            f"{words.formula(one.address.formula)}"
+        )
+    for c, _ in wait.ends if wait.polled else ():
         lines += _known(wait, words, c)
     return lines
+
+
+def _place(wait: Wait, offset: int) -> str:
+    return wait.program.line(offset) or f"+{offset:#x}"
+
+
+def _polled_line(wait: Wait, words: Words, polled: Polled) -> str:
+    source = polled.address
+    if source.base is not None and source.index is not None:
+        what = f"{words.atom(source.base.value)}[{words.poly(source.index)}]"
+    else:
+        what = f"{source.space} memory at {words.formula(source.formula)}"
+    at = _held(wait, source.formula, " at ", "#x")
+    held = _held(wait, leaf("load", *polled.word.args), ", which was ", "")
+    return f"{words.atom(polled.word)} is read in each turn at {_place(wait, polled.offset)}: {what}{at}{held}"
+
+
+def _held(wait: Wait, p: Poly, before: str, form: str) -> str:
+    """Return the value of a formula in words, where the registers have it; it is a fact as far as the core is."""
+    value = wait.numbers.value(p) if wait.numbers is not None and p.constant is None else None
+    if value is None or wait.numbers is None:
+        return ""
+    alone = " (by one register alone)" if wait.numbers.how(p) == "one register" else ""
+    return f"{before}{value if form else signed(value):{form}}{alone}"
 
 
 def _known(wait: Wait, words: Words, condition: Atom) -> list[str]:
@@ -172,9 +244,27 @@ def wait_json(wait: Wait) -> Json:
                 "space": p.address.space,
                 "width": p.address.width,
                 "formula": tree_of(p.address.formula, legend.leaf),
+                "address": wait.numbers.value(p.address.formula) if wait.numbers is not None else None,
                 "value": wait.numbers.value(leaf("load", *p.word.args)) if wait.numbers is not None else None,
             }
             for p in wait.polled
             if legend is not None
         ],
+        "phases": [
+            {
+                "offset": p.offset,
+                "line": wait.program.line(p.offset),
+                "formula": tree_of(p.address.formula, legend.leaf),
+                "value": wait.numbers.value(p.address.formula) if wait.numbers is not None else None,
+                "parity": tree_of(p.parity, legend.leaf),
+                "parity_value": wait.numbers.value(p.parity) if wait.numbers is not None else None,
+            }
+            for p in wait.phases
+            if legend is not None
+        ],
+        "loads": [
+            {"offset": x.offset, "line": wait.program.line(x.offset), "opcode": x.opcode}
+            for x in (legend.loads.values() if legend is not None else ())
+        ],
+        "loops": [loop_json(x, legend) for x in legend.loops.values()] if legend is not None else [],
     }

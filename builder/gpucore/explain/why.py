@@ -298,7 +298,7 @@ def why_json(why: Why) -> Json:
         "formula": _tree(address.formula, legend),
         "index": _index_json(address, why, why.index[0] if why.index else None),
         "loads": [_load_json(why, x) for x in legend.loads.values()],
-        "loops": [_loop_json(x, legend) for x in legend.loops.values()],
+        "loops": [loop_json(x, legend) for x in legend.loops.values()],
         "lanes": _lanes_json(why),
         "guards": [
             {"line": program.line(g.offset), "offset": g.offset, "condition": tree_of_atom(g.condition, legend.leaf)}
@@ -419,7 +419,9 @@ def _kind_of(why: Why, loaded: LoadedValue) -> str:
     return next((m for m in modifiers if m in {"U8", "S8", "U16", "S16"}), "")
 
 
-def _loop_json(found: LoopValue, legend: Legend) -> Json:
+def loop_json(found: LoopValue, legend: Legend) -> Json:
+    """Return a variable of a loop as a document."""
+
     def trees(polys: Sequence[Poly]) -> list[Json | None]:
         return [_tree(p, legend) for p in polys]
 

@@ -512,7 +512,9 @@ class _Decoder:
             return (
                 None if high >> 12 & 3 else ((), (_register("P", 0, 7),), (self._r(low, 24), self._slot(key, low, 1)))
             )
-        return (), (self._r(low, 16),), (_register("P", 0, 7), self._r(low, 24), self._slot(key, low, 1, "", True))
+        uniform = opcode == "UP2UR"
+        file = _register("UP" if uniform else "P", 0, 7)
+        return (), (self._d(uniform, low),), (file, self._any(uniform, low, 24), self._slot(key, low, 1, "", True))
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
@@ -650,6 +652,17 @@ class _Decoder:
         swapped = (self._r(high, 0, count),) if swaps else ()
         modifiers = (*name.split("."), *((("", "S32", "64")[kind],) if kind else ()))
         return modifiers, (self._r(low, 16, count),), (address, self._r(low, 32, count), *swapped)
+
+    def _phase_check(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        """Read the question to an mbarrier whether a phase is over: its address, and the parity of the phase."""
+        fixed = 0x8001000 if self._blackwell else 0x8000040
+        variable = 0xE01FF if self._blackwell else 0xE013F
+        if high & _MEANING & ~variable != fixed or low >> 16 & 0xFF:
+            return None
+        base, uniform = self._named(self._r(low, 24)), self._named(self._u(high, 0))
+        address = Memory(base, 1, 1, uniform, 1, _signed(low >> 40, 24))
+        modifiers = ("PHASECHK", "TRANS64", *(("TRYWAIT",) if high >> 8 & 1 else ()))
+        return modifiers, (_predicate(high >> 17 & 7),), (address, self._r(low, 32))
 
     def _float_atomic(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         scope, kind = self._scope(high), table.FLOAT_KINDS.get(high >> 9 & 15)

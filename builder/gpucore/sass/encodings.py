@@ -108,6 +108,7 @@ _EVERYWHERE: Final = (
     ("CS2R", "cs2r", 0x005, "4"),
     ("P2R", "p2r", 0x003, "4"),
     ("R2P", "p2r", 0x004, "4"),
+    ("UP2UR", "p2r", 0x083, "4"),
     ("SHFL", "shfl", 0x189, "1247"),
     ("LDC", "ldc", 0x182, "5"),
     ("UIMAD", "imad", 0x0A4, "124"),
@@ -192,6 +193,7 @@ _LAYOUTS: Final[tuple[tuple[range, tuple[tuple[str, str, int, str], ...]], ...]]
             ("UPOPC", "one_source", 0x0BF, "1"),
             ("UFLO", "flo", 0x0BD, "1"),
             ("WARPSYNC", "warpsync", 0x148, "4"),
+            ("SYNCS", "phase_check", 0x1A7, "2"),
         ),
     ),
     (range(75, 100), (("HFMA2", "hfma2", 0x035, "2"),)),
@@ -249,7 +251,7 @@ _FIXED: Final[tuple[tuple[str, range, str, str], ...]] = (
     ("108", range(75, 122), "72-73", ""),
     ("031", range(75, 122), "74-84 86", ""),
     ("035", range(75, 100), "76-80 83-84", ""),
-    ("003 004", range(75, 122), "76-77", ""),
+    ("003 004 083", range(75, 122), "76-77", ""),
     ("182", range(75, 122), "78-79", ""),
     ("1ac", range(75, 122), "80-81", ""),
     ("180 181", range(75, 80), "76 87", ""),
@@ -293,6 +295,7 @@ _FREE: Final = frozenset(
         0x1A9,
         0x18C,
         0x18D,
+        0x1A7,
     }
 )
 _CLEAR: Final = frozenset({0x882, 0x886, 0x89C, 0x2CA})

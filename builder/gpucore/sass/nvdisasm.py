@@ -94,8 +94,9 @@ def _instruction(offset: int, row: Mapping[str, str]) -> Instruction:
         return Instruction(offset, opcode, modifiers, guard=guard, known="nothing")
     split = _destinations(opcode, modifiers, tokens)
     written = [_written(opcode, modifiers, token) for token in tokens[:split]]
-    sources = _sources(opcode, modifiers, tokens[split:]) if shape.known == "all" else ()
-    return Instruction(offset, opcode, modifiers, tuple(written), sources, guard, shape.known)
+    known = "all" if (opcode, *modifiers[:1]) == ("SYNCS", "PHASECHK") else shape.known
+    sources = _sources(opcode, modifiers, tokens[split:]) if known == "all" else ()
+    return Instruction(offset, opcode, modifiers, tuple(written), sources, guard, known)
 
 
 def _meaningful(opcode: str, modifiers: tuple[str, ...]) -> tuple[str, ...]:

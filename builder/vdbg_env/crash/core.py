@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,9 +64,13 @@ _RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class Core(DecodedCore):
-    """A dump that was read, and why the address of each of its faults was bad, where that could be explained."""
+    """A dump that was read, and why the address of each of its faults was bad, where that could be explained.
+
+    Without a fault `waits` has what the first groups of warps wait for that run in a loop.
+    """
 
     addresses: tuple[AddressWhy | None, ...] = ()
+    waits: tuple[AddressWhy | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +131,24 @@ def explained(
     core: str = "",
     maps: Sequence[MemoryMap] | None = None,
 ) -> Core:
-    """Return a core with why the addresses of its faults were bad; `data` are the bytes that it was read from.
+    """Return a core with why the addresses of its faults were bad, or what its warps wait for; `data` are its bytes.
 
     `source` gives the lines of a source file: for the names of arguments and of loaded values. `maps` name the memory;
     without any, those next to the file `core` do, else the memory that the core itself holds.
     """
     told = Core(**{field.name: getattr(read, field.name) for field in fields(read)})
-    if not any(fault.pc is not None and fault.precise for fault in read.faults):
+    waiting = [] if read.faults else [g.state == "running" and g.location is not None for g in read.warp_groups]
+    if not any(waiting) and not any(fault.pc is not None and fault.precise for fault in read.faults):
         return told
-    from vdbg_env.crash.why import Explainer  # loaded for a dump with a fault alone
+    from vdbg_env.crash.why import Explainer  # loaded for a dump with something to explain alone
 
     explainer, sections = Explainer(source), CoreSections(data)
+    if any(waiting):
+        waits = tuple(
+            explainer.waiting(read.core, sections, group) if runs else None
+            for group, runs in zip(read.warp_groups[:_MOST_EXPLAINED], waiting, strict=False)
+        )
+        return replace(told, waits=waits, notes=(*told.notes, *explainer.notes))
     addresses = tuple(explainer.fault(read.core, sections, fault) for fault in read.faults[:_MOST_EXPLAINED])
     if any(addresses):
         from vdbg_env.crash.memory_files import maps_of, of_process, with_owner
@@ -364,7 +376,7 @@ def _dimensions(grid: GridRow) -> str:
 def _groups(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str]:
     yield f"  Where the {_many(reading.warps, 'warp')} stood:"
     shown = len(reading.warp_groups) if everything else _MOST_PLACES
-    for group in reading.warp_groups[:shown]:
+    for group, wait in _waiting(reading)[:shown]:
         source = f"  {leaf(group.location)}" if leaf(group.location) else ""
         where = function_at(group.location) or hex(group.pc)
         yield f"    {group.warps:6} x {printable(where)}{printable(source)}  {group.state}"
@@ -372,8 +384,14 @@ def _groups(reading: Core, sources: SourceLines, everything: bool) -> Iterator[s
             yield f"             the driver's words: {printable(group.barrier_words)}"
         if not reading.faults and group.location:
             yield from chain_lines(group.location.chain, sources, indent="             ")
+        yield from (f"             {printable(line)}" for line in (wait.lines if wait else ()))
     if len(reading.warp_groups) > shown:
         yield f"    and {len(reading.warp_groups) - shown} more places (--all shows them)"
+
+
+def _waiting(reading: Core) -> list[tuple[WarpGroup, AddressWhy | None]]:
+    """Return each group of warps with what it waits for, where that is known."""
+    return list(zip_longest(reading.warp_groups, reading.waits))
 
 
 def _loaded(names: Sequence[str], everything: bool) -> Iterator[str]:
@@ -492,7 +510,7 @@ def _core_json(read: Core, sources: SourceLines) -> dict[str, Any]:
         "metadata": core.metadata and _metadata_json(core.metadata),
         "devices": [_device_json(device, read.launches) for device in core.devices],
         "faults": [_fault_json(*found, sources) for found in _faults(read)],
-        "warps": [_group_json(group, sources) for group in read.warp_groups],
+        "warps": [_group_json(*found, sources) for found in _waiting(read)],
         "loaded_kernels": [kernel_json(name) for name in read.loaded],
         "unused": [asdict(kind) for kind in core.unused],
         "notes": read.notes,
@@ -629,7 +647,7 @@ def _registers_json(files: Registers) -> dict[str, Any]:
     }
 
 
-def _group_json(group: WarpGroup, sources: SourceLines) -> dict[str, Any]:
+def _group_json(group: WarpGroup, wait: AddressWhy | None, sources: SourceLines) -> dict[str, Any]:
     location = group.location
     return {
         "device": group.device.index,
@@ -644,6 +662,8 @@ def _group_json(group: WarpGroup, sources: SourceLines) -> dict[str, Any]:
         "barrier": group.barrier,
         "barrier_words": group.barrier_words,
         "thread_states": dict(group.thread_states),
+        "waits": wait and wait.document,
+        "why": wait.lines if wait else (),
         "first": asdict(group.first),
         "chain": chain_json(location.chain if location else (), sources),
         "lines_from": lines_from_json(location, sources),

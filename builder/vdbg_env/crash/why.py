@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from gpucore.code_map import CodeMap
 from gpucore.dwarf import Place
 from gpucore.errors import UnreadableBinary
-from gpucore.explain import Program, SourceText, Why, explain_place, why_json, why_text
+from gpucore.explain import Program, SourceText, Wait, Why, explain_place, wait_json, wait_text, why_json, why_text
 from gpucore.sass import Instruction, decode, read_listings
 from vdbg_env.common.errors import ANY_ERROR, HostNotAble
 from vdbg_env.common.programs import Programs as ToolPrograms
 
 if TYPE_CHECKING:
-    from gpucore.core import Fault
+    from gpucore.core import Fault, WarpGroup
     from gpucore.core_reader import CoreSections, GpuCore
     from gpucore.explain import Programs
 
@@ -32,7 +32,7 @@ _WITH_LETTER: Final = 90  # from sm_90 on, what the letter adds (sm_90a) is read
 
 @dataclass(frozen=True, kw_only=True)
 class AddressWhy:
-    """Why the address of an access was what it was: in lines for people, and as published for programs."""
+    """Why an address was what it was, or what a loop waits for: for people in lines, for programs as published."""
 
     lines: tuple[str, ...]
     document: Mapping[str, Any]
@@ -61,6 +61,12 @@ class Explainer:
 
         return self._told(lambda programs: explain_fault(core, sections, fault, programs))
 
+    def waiting(self, core: GpuCore, sections: CoreSections, group: WarpGroup) -> AddressWhy | None:
+        """Say what warps wait for that are in a loop; None where they are in none."""
+        from gpucore.explain import explain_hang
+
+        return self._told(lambda programs: explain_hang(core, sections, group, programs))
+
     def place(self, code: CodeMap, place: Place) -> AddressWhy | None:
         """Explain the access at a place from its code alone; None where there is none."""
 
@@ -70,7 +76,7 @@ class Explainer:
 
         return self._told(of_place)
 
-    def _told(self, explain: Callable[[Programs], Why | None]) -> AddressWhy | None:
+    def _told(self, explain: Callable[[Programs], Why | Wait | None]) -> AddressWhy | None:
         """Return the answer in words; what goes wrong is a note, and takes nothing else away from the user."""
         answer = None
         for disassemble in (decoded, by_nvdisasm):
@@ -78,6 +84,8 @@ class Explainer:
                 why = explain(partial(self._program, disassemble))
                 if why is None:
                     return answer
+                if isinstance(why, Wait):
+                    return AddressWhy(lines=tuple(wait_text(why)), document=wait_json(why))
                 answer = AddressWhy(lines=tuple(why_text(why)), document=why_json(why))
                 if not answer.document["not_known"]:
                     return answer

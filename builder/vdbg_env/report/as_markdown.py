@@ -75,7 +75,8 @@ def _fault(report: Report) -> Iterator[str]:
     if chain:
         yield fenced("\n".join(_chain_lines(report, chain)), "")
     if lead.why:
-        yield "\nWhy the address was bad:\n\n" + fenced("\n".join(lead.why), "")
+        what = "Why the address was bad" if lead.address else "What these warps wait for"
+        yield f"\n{what}:\n\n" + fenced("\n".join(lead.why), "")
     yield f"\nKnown from {how_known(lead.how_known)}; {sureness(lead)} sure."
 
 

@@ -137,6 +137,15 @@ def _stopped(
     return Planted(program, name, launch, stopped, tuple(ways[stopped.offset]), what)
 
 
+@dataclass(frozen=True)
+class Damaged:
+    """A register of a thread that was changed in the core, and what it had before."""
+
+    thread: tuple[int, ...]
+    register: str
+    before: int
+
+
 @dataclass
 class Claims:
     """What an answer says as a fact, held against the truth."""
@@ -147,16 +156,18 @@ class Claims:
     load: bool = False
     line: bool = False
     value: bool = False
+    suspect: bool = False
     said: int = 0
     disagree: int = 0
 
 
 def check(
-    planted: Planted, answer: Mapping[str, Any], machine: Machine, thread: tuple[int, int, int], suspects: bool = False
+    planted: Planted, answer: Mapping[str, Any], machine: Machine, thread: tuple[int, int, int],
+    damaged: Damaged | None = None,
 ) -> Claims:  # fmt: skip
     """Return what is right and what is wrong in an answer about a planted fault; `thread` is the one it is about.
 
-    `suspects` says that the core was damaged, so that a register may be named as contradicted.
+    `damaged` is the one register that was changed: no other may be named as contradicted.
     """
     lane = next((one for one in planted.stopped.lanes if one.thread.thread == thread), None)
     claims = Claims(disagree=(answer.get("evidence") or {}).get("disagree") or 0)
@@ -202,8 +213,11 @@ def check(
             touched = [t.address for t in lane.thread.touched if t.offset == one["offset"]]
             fact(f"the address of the load at {one['offset']:#x}", said, touched[-1] if touched else None)
     for one in answer["judgement"] or ():
-        if one["kind"] == "contradicted register" and not suspects:
-            claims.lies.append(f"judged: {one['text']}")
+        if one["kind"] == "contradicted register":
+            suspect = answer["evidence"]["suspect"]
+            claims.suspect = damaged == Damaged(tuple(suspect["thread"]), suspect["register"], suspect["expected"])
+            if not claims.suspect:
+                claims.lies.append(f"judged: {one['text']}")
         if one["kind"] == "negative index" and answer["index"] and not (answer["index"]["value"] or -1) < 0:
             claims.lies.append(f"judged: {one['text']}")
     claims.line = all(one["line"] for one in loads)
@@ -244,9 +258,10 @@ def _truth(planted: Planted, answer: Mapping[str, Any], machine: Machine, lane: 
     return evaluate
 
 
-def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec]:
-    """Return a damaged warp of a planted fault, and what was done to it."""
+def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec, Damaged | None]:
+    """Return what was done to a planted fault, its warp then, and the register where it was one of one thread."""
     warp, lanes = planted.stopped.warp, dict(planted.stopped.warp.lanes)
+    damaged = None
     how, number = (
         rng.choice(("bit", "bit", "word", "lanes", "registers", "later", "uniform", "zero")),
         rng.choice([*lanes]),
@@ -254,6 +269,8 @@ def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec]:
     held = lanes[number]
     if how in ("bit", "word") and held.registers:
         words, at = list(held.registers), rng.randrange(40)
+        thread = next(one.thread.thread for one in planted.stopped.lanes if one.number == number)
+        damaged = Damaged(thread, f"R{at}", words[at])
         words[at] ^= 1 << rng.randrange(32) if how == "bit" else rng.randrange(1, 1 << 32)
         lanes[number] = replace(held, registers=words)
     elif how == "zero":
@@ -265,13 +282,13 @@ def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec]:
         return how, replace(
             warp, valid=warp.valid & ~gone, active=warp.active & ~gone, marked=warp.marked & ~gone,
             lanes={n: one for n, one in lanes.items() if not gone >> n & 1},
-        )  # fmt: skip
+        ), None  # fmt: skip
     elif how == "later":
         end = 16 * rng.randint(1, 6)
         lanes = {n: replace(one, offset=one.offset + end) for n, one in lanes.items()}
-        return how, replace(warp, offset=warp.offset + end, lanes=lanes)
+        return how, replace(warp, offset=warp.offset + end, lanes=lanes), None
     else:
         uniform = list(warp.uniform)
         uniform[rng.randrange(20)] ^= 1 << rng.randrange(32)
-        return "uniform", replace(warp, uniform=uniform)
-    return how, replace(warp, lanes=lanes)
+        return "uniform", replace(warp, uniform=uniform), None
+    return how, replace(warp, lanes=lanes), damaged

@@ -20,7 +20,7 @@ from tests.builders.core_builder import WarpSpec
 from tests.support.sass.faults import Planted, check, mutate, plant
 from tests.support.sass.kernels import random_kernel, unit
 from tests.support.sass.launches import Kernel, Launch
-from tests.support.sass.machine import Machine, Thread
+from tests.support.sass.machine import Machine, Thread, Unsupported
 from tests.support.sass.programs import Program, compare_accesses, compile_unit, load, thread_of
 from tests.support.sass.witness import Explain, Outcome, Run, Witness, pointers_of, specials
 
@@ -60,8 +60,11 @@ def prove_unit(
         for number in range(launches):
             launch = kernel.launch(random.Random(number))
             if launch is not None:
-                ran += 1
-                _prove(program, name, witness, kernel, launch, starts[kernel.name])
+                try:
+                    _prove(program, name, witness, kernel, launch, starts[kernel.name])
+                    ran += 1
+                except Unsupported as error:
+                    witness.outcome.unexplained[f"not executed: {str(error).split()[1]}"] += 1
         proven += ran > 0
         whole.add(witness.outcome)
     return whole, proven
@@ -97,6 +100,7 @@ class FaultOutcome:
     disagree: int = 0
     mutations: int = 0
     mutations_with_fewer_words: int = 0
+    suspects: int = 0
     lies: list[str] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
@@ -163,13 +167,14 @@ def _judge(planted: Planted, machine: Machine, outcome: FaultOutcome) -> None:
 
 
 def _judge_mutation(planted: Planted, machine: Machine, outcome: FaultOutcome, rng: random.Random) -> None:
-    how, warp = mutate(planted, rng)
+    how, warp, damaged = mutate(planted, rng)
     outcome.mutations += 1
     asked = ask(planted, warp)
     if asked is None:
         outcome.mutations_with_fewer_words += 1
         return
-    claims = check(planted, asked[0], machine, asked[1], suspects=True)
+    claims = check(planted, asked[0], machine, asked[1], damaged)
+    outcome.suspects += claims.suspect
     outcome.mutations_with_fewer_words += not claims.value
     if claims.lies:
         outcome.others[how] += 1

@@ -244,7 +244,7 @@ def match(line: Line) -> Operation:
 
 def _without_file(line: Line, count: int) -> list[Operand]:
     """Return the operands without the name of the predicate file, which is printed on some architectures only."""
-    operands = [one for one in line.operands if one.text != "PR"]
+    operands = [one for one in line.operands if one.text not in ("PR", "UPR")]
     if len(operands) != count:
         raise Unsupported(place(line))
     return operands
@@ -269,14 +269,15 @@ def to_predicates(line: Line) -> Operation:
 
 
 def from_predicates(line: Line) -> Operation:
-    """P2R: predicates into bits of a word, the rest from another"""
+    """P2R, UP2UR: predicates into bits of a word, the rest from another"""
+    uniform = line.name == "UP2UR"
     if line.flags:
         raise Unsupported(place(line))
     destination, base, mask = _without_file(line, 3)
     write, rest, wanted = put(destination), word(base), word(mask)
 
     def run(t: Thread) -> None:
-        held, chosen = sum(t.p[n] << n for n in range(7)), wanted(t)
+        held, chosen = sum((t.q if uniform else t.p)[n] << n for n in range(7)), wanted(t)
         write(t, (held & chosen) | (rest(t) & ~chosen))
 
     return run
@@ -312,6 +313,7 @@ _OPERATIONS: Final[dict[str, Callable[[Line], Operation]]] = {
     "FLO": bits_of, "BREV": bits_of, "SGXT": bits_of, "BMSK": bits_of, "S2R": special, "S2UR": special,
     "CS2R": special, "CS2UR": special, "VOTE": vote, "VOTEU": vote, "SHFL": shuffle, "REDUX": same, "CREDUX": same,
     "ELECT": elect, "SYNCS": synchronise, "MATCH": match, "R2P": to_predicates, "P2R": from_predicates,
+    "UP2UR": from_predicates,
     "LDC": load_constant, "ULDC": load_constant, "LDCU": load_constant, "FADD": arithmetic, "FMUL": arithmetic,
     "FFMA": arithmetic, "MUFU": reciprocal, "FSETP": compare_floats, "FSEL": select_float, "I2F": to_float,
     "I2FP": to_float, "F2I": to_integer, "HFMA2": packed_constant,

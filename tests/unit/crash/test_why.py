@@ -12,7 +12,18 @@ from gpucore.code_map import CodeMap
 from gpucore.core import decode_core
 from gpucore.dwarf import Place
 from gpucore.errors import UnreadableBinary
-from tests.builders.core_builder import CUBINS, illegal_address_core
+from tests.builders.core_builder import (
+    CUBINS,
+    BlockSpec,
+    CoreSpec,
+    DeviceSpec,
+    LaneSpec,
+    LaunchSpec,
+    ModuleSpec,
+    WarpSpec,
+    build_core,
+    illegal_address_core,
+)
 from tests.support import reports
 from tests.support.command_line import vdbg_env
 from vdbg_env.common.resources import SHIPPED_DATA
@@ -55,6 +66,45 @@ def test_a_core_without_a_fault_is_not_explained() -> None:
     assert explained(replace(read, faults=()), data).addresses == ()
     (address,) = explained(read, data).addresses
     assert address and address.document["lanes"]["count"] == 32
+
+
+WAITING = Path(__file__).parents[2] / "data" / "explain" / "why_sm90.cubin"
+FLAG = 0x7F3A40000000
+
+
+def polling_core(wrong: int = 0) -> bytes:
+    """Two warps poll `flag[blockIdx.x]`, which is 3; they want 7. `wrong` is added to the address of one thread."""
+    held = [0] * 16
+    held[0], held[2], held[3], held[5] = 3, (FLAG + 8) & 0xFFFFFFFF, FLAG >> 32, 2
+    lanes = {n: LaneSpec(offset=0x80, registers=held) for n in range(32)}
+    other = [*held[:2], held[2] + wrong, *held[3:]]
+    lanes[5] = LaneSpec(offset=0x80, registers=other)
+    warp = WarpSpec(offset=0x80, lanes=lanes, uniform=[7] * 63)
+    blocks = [BlockSpec(block=(2, 0, 0), warps=[warp, warp])]
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=WAITING.read_bytes())], launches=[LaunchSpec(kernel="wait(")], blocks=blocks
+    )
+    return build_core(CoreSpec(devices=[device]))
+
+
+def test_a_hang_says_what_its_warps_poll(tmp_path: Path) -> None:
+    core = tmp_path / "core.nvcudmp"
+    core.write_bytes(polling_core())
+    shown = vdbg_env("core", str(core), "--source-root", str(WAITING.parent)).stdout
+    assert "in a loop at why.cu:60 that ends when loaded1 == wanted" in shown
+    assert f"loaded1 is read in each turn at why.cu:60: flag[blockIdx.x] at {FLAG + 8:#x}, which was 3" in shown
+    assert "wanted is 7" in shown
+    (group,) = json.loads(vdbg_env("core", "--json", str(core)).stdout)["warps"]
+    (polled,) = group["waits"]["polled"]
+    assert (polled["address"], polled["value"]) == (FLAG + 8, 3)
+    assert group["why"][0].startswith("in a loop at")
+
+
+def test_registers_that_contradict_each_other_leave_the_formula_of_a_hang_alone(tmp_path: Path) -> None:
+    core = tmp_path / "core.nvcudmp"
+    core.write_bytes(polling_core(wrong=0x1000))
+    (group,) = json.loads(vdbg_env("core", "--json", str(core)).stdout)["warps"]
+    assert group["waits"]["polled"][0]["value"] is None
 
 
 def test_without_a_decoder_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
