@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
+from operator import mul
 from typing import Any, Final, Literal
 
 from vdbg_env.common.console import duration, size_text
@@ -23,7 +24,9 @@ SCHEMA: Final = "vdbg-env/memory-map/v1"
 LARGEST_MAP: Final = 16 << 20  # bytes; the writer keeps below one million
 _MOST_ROWS: Final = 100_000
 _MOST_AXES: Final = 16
+_MOST_VIEWS: Final = 5000  # with gaps; an address may have to be looked for in each of them
 _MOST_NAMED: Final = 4  # other tensors at the same address
+_STRIDE: Final = 256  # regions that are passed over at once
 _ADDRESSES: Final = 1 << 64
 _NEAR: Final = 1 << 30  # bytes; what is farther from everything was not reached by running past an end
 _LAYER: Final = re.compile(r"(?:^|\.)(?:layers?|blocks|h)\.(\d{1,6})(?:\.|$)")
@@ -60,15 +63,24 @@ class Layout:
         large there. A gap between two rows of a view belongs to another tensor.
         """
         rest, found = offset // self.item, [0] * len(self.shape)
-        order = sorted((n for n in range(len(self.shape)) if self.shape[n] > 1), key=lambda n: -self.strides[n])
-        for number, axis in enumerate(order):
-            step = self.strides[axis]
-            if step == 0:
-                continue
-            found[axis], rest = divmod(rest, step)
+        for number, axis in enumerate(self._order):
+            found[axis], rest = divmod(rest, self.strides[axis])
             if number and found[axis] >= self.shape[axis]:
                 return None
         return tuple(found) if rest == 0 else None
+
+    @cached_property
+    def _order(self) -> tuple[int, ...]:
+        """The axes that take an index further, the one with the longest step first."""
+        moving = (n for n, size in enumerate(self.shape) if size > 1 and self.strides[n])
+        return tuple(sorted(moving, key=lambda n: -self.strides[n]))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every element from the first to the last is the tensor's own."""
+        steps = [self.strides[axis] for axis in self._order]
+        sizes = accumulate((self.shape[axis] for axis in reversed(self._order)), mul, initial=1)
+        return all(step == size for step, size in zip(reversed(steps), sizes, strict=False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +246,9 @@ class _Places:
         self._regions: Final = list(regions)[::-1]  # they are looked through from the end: the first of equals is last
         self._regions.sort(key=lambda region: (region.address, -region.bytes))
         self._starts: Final = [region.address for region in self._regions]
-        self._reach: Final = list(accumulate((region.end for region in self._regions), max))
+        ends = [region.end for region in self._regions]
+        self._reach: Final = list(accumulate(ends, max))
+        self._tops: Final = [max(ends[at : at + _STRIDE]) for at in range(0, len(ends), _STRIDE)]
         self._by_end: Final = sorted(self._regions, key=lambda region: region.end)
         self._ends: Final = [region.end for region in self._by_end]
 
@@ -242,6 +256,9 @@ class _Places:
         """Yield the regions that have a byte, those that begin nearest first."""
         at = bisect_right(self._starts, address) - 1
         while at >= 0 and self._reach[at] > address:
+            if self._tops[at // _STRIDE] <= address:  # none of these reaches so far
+                at -= at % _STRIDE + 1
+                continue
             if self._regions[at].holds(address):
                 yield self._regions[at]
             at -= 1
@@ -401,7 +418,7 @@ def read_memory_map(data: bytes, file: str = "") -> MemoryMap:
     return MemoryMap(
         file=file,
         written=reader.seconds(document.get("written"), "written"),
-        moment=str(document.get("moment", ""))[:40],
+        moment=_text(document.get("moment", ""), 40),
         pid=reader.optional(process, "pid"),
         rank=reader.optional(process, "rank"),
         named=(
@@ -410,7 +427,7 @@ def read_memory_map(data: bytes, file: str = "") -> MemoryMap:
         ),
         blocks=disjoint(file, (block for row in segments for block in reader.segment(row))),
         freed=tuple(reader.freed(row) for row in reader.rows(document, "freed")),
-        notes=tuple(str(note)[:400] for note in reader.list_of(document, "notes")[:20]),
+        notes=tuple(_text(note, 400) for note in reader.list_of(document, "notes")[:20]),
     )
 
 
@@ -423,12 +440,18 @@ def disjoint(file: str, blocks: Iterable[Region]) -> tuple[Region, ...]:
     return tuple(ordered)
 
 
+def _text(value: object, most: int) -> str:
+    """Return a value as text that any file can hold: half of a surrogate pair is none."""
+    return str(value)[:most].encode("utf-8", "replace").decode()
+
+
 class _Reader:
     """Takes rows of a document apart; every value that cannot be is a BadInput that names it."""
 
     def __init__(self, file: str) -> None:
         self._file: Final = file
         self._count = 0
+        self._views = 0
 
     def list_of(self, row: Mapping[str, Any], name: str) -> list[Any]:
         found = row.get(name, [])
@@ -508,15 +531,19 @@ class _Reader:
         shape, strides = (self._sizes(row, name) for name in ("shape", "strides"))
         if "shape" not in row or "strides" not in row:
             return None
-        axes = tuple(str(axis)[:40] for axis in self.list_of(row, "axes"))
+        axes = tuple(_text(axis, 40) for axis in self.list_of(row, "axes"))
         if len(shape) != len(strides) or len(axes) not in {0, len(shape)} or 0 in shape:
             raise self._wrong("shape", list(shape))
         elements = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
         if size % elements:
             raise self._wrong("bytes", size)
-        return Layout(
+        layout = Layout(
             dtype=self._text(row, "dtype") or "", item=size // elements, shape=shape, strides=strides, axes=axes
         )
+        self._views += not layout.is_dense
+        if self._views > _MOST_VIEWS:
+            raise _refused(self._file, f"it has more than {_MOST_VIEWS:,} views with gaps")
+        return layout
 
     def _sizes(self, row: Mapping[str, Any], name: str) -> tuple[int, ...]:
         found = self.list_of(row, name)
@@ -528,7 +555,7 @@ class _Reader:
         found = row.get(name, "")
         if not isinstance(found, str):
             raise self._wrong(name, found)
-        return found[:200]
+        return _text(found, 200)
 
     def _size(self, value: object, name: str, *, zero: bool = False) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not (0 if zero else 1) <= value < _ADDRESSES:

@@ -184,6 +184,29 @@ def test_questions_of_the_largest_map_with_everything_overlapping_end_soon() -> 
     assert time.process_time() - began < 1
 
 
+FAR = {"address": "0x1000", "bytes": (1 << 62) + 1, "shape": [2, 1], "strides": [1 << 62, 1]}
+
+
+@pytest.mark.parametrize("address", [1 << 61, 0x123456789])
+def test_views_with_gaps_over_everything_make_no_question_slow(address: int) -> None:
+    """An address in no tensor is asked for once more with each of its bits turned over."""
+    small = [{"address": hex(0x20000 + n * 16), "bytes": 4, "shape": [4], "strides": [1]} for n in range(90_000)]
+    rows = [{**FAR, "address": hex(0x1000 + n)} for n in range(4000)]
+    for tensors in ([FAR, *small], rows):
+        found = read_memory_map(encoded(tensors=tensors, segments=[], freed=[], windows=[]))
+        began = time.process_time()
+        assert owner_of(found, address).where == "far"
+        assert time.process_time() - began < 1
+    with pytest.raises(BadInput, match="views with gaps"):
+        read_memory_map(encoded(tensors=rows * 2))
+
+
+def test_a_name_that_no_file_can_hold_is_changed() -> None:
+    found = read_memory_map(encoded(tensors=[{"name": "\ud800x", "address": "0x10", "bytes": 4}], notes=["\udfff"]))
+    assert owner_of(found, 0x10).sentence.encode() == b"inside the tensor ?x"
+    assert found.notes == ("?",)
+
+
 # A run's folder, and the command.
 
 

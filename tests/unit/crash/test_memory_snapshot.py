@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import random
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,21 @@ def huge_index() -> bytes:
     return b"\x80\x02K\x07r\xff\xff\xff\x7fj\xff\xff\xff\x7f."  # a memo of two thousand million entries for others
 
 
+# Lists of lists: each holds the one before it twice, so that its text has 2**40 numbers; nested 200,000 deep.
+BOMB = b"(]q\0" + b"".join(b"]q%c(h%ch%ce" % (n, n - 1, n - 1) for n in range(1, 40)) + b"t"
+DEEP = b"]" * 200_000 + b"a" * 199_999
+
+
+def with_value(name: str, value: bytes) -> bytes:
+    """Return a snapshot of one segment with one block, in which one field has a value that is given as instructions."""
+    fields = {"address": b"M\0\x10", "total_size": b"M\0\x10", "size": b"M\0\x10", "state": b"X\1\0\0\0x", name: value}
+    one, two = (
+        b"".join(b"X%c\0\0\0%b%b" % (len(key), key.encode(), fields[key]) for key in keys)
+        for keys in (("address", "total_size"), ("size", "state"))
+    )
+    return b"\x80\x02](}(" + one + b"X\6\0\0\0blocks](}(" + two + b"ueue."
+
+
 def many_blocks(count: int) -> bytes:
     block = {"size": 1, "state": "inactive"}
     return pickle.dumps([{"address": START, "total_size": count, "blocks": [block] * count}])
@@ -134,6 +150,11 @@ HOSTILE: dict[str, bytes] = {
     "stack": b"\x80\x02u.",
     "long text": b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\x7fabc.",
     "many keys": pickle.dumps({f"k{n}": 0 for n in range(5000)}),
+    "keys that collide": pickle.dumps([{(2**61 - 1) * n: 0 for n in range(900)} for _ in range(500)]),
+    "a memo out of order": b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", n * 4099) for n in range(900_000)) + b".",
+    "a long memo": b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", n) for n in range(1_600_000)) + b".",
+    **{f"bomb as {name}": with_value(name, BOMB) for name in ("address", "total_size", "size")},
+    **{f"deep {name}": with_value(name, DEEP) for name in ("address", "total_size", "size")},
     "old protocol": pickle.dumps(FORMS["torch 2.9"], protocol=0),
 }  # fmt: skip
 
@@ -144,6 +165,37 @@ def test_a_hostile_pickle_is_refused_within_a_second_of_processor_time(case: str
     with pytest.raises(BadInput):
         read_snapshot(HOSTILE[case])
     assert time.process_time() - began < 1.5  # a second of an idle machine
+
+
+@pytest.mark.parametrize("value", [BOMB, DEEP])
+def test_a_state_that_is_no_text_is_a_free_block(value: bytes) -> None:
+    assert [block.kind for block in read_snapshot(with_value("state", value)).blocks] == ["free"]
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        b"cos\nsystem\n(X\4\0\0\0exittR.",  # GLOBAL, REDUCE
+        b"\x8c\5posix\x8c\6system\x93.",  # STACK_GLOBAL
+        b"(X\4\0\0\0exitios\nsystem\n.",  # INST
+        b"(K\1o.",  # OBJ
+        b"}}b.",  # BUILD
+        b"\x82\1.",  # EXT1
+        b"\x83\1\0.",  # EXT2
+        b"\x84\1\0\0\0.",  # EXT4
+        b")\x81.",  # NEWOBJ
+        b"))}\x92.",  # NEWOBJ_EX
+        b"Pname\n.",  # PERSID
+        b"K\1Q.",  # BINPERSID
+        b"\x97.",  # NEXT_BUFFER
+        b")\x98.",  # READONLY_BUFFER
+        b"\x96\4\0\0\0\0\0\0\0abcd.",  # BYTEARRAY8
+        b"\x8b\xff\xff\xff\x7f.",  # LONG4
+    ],
+)
+def test_each_instruction_that_does_more_than_make_values_ends_it(instructions: bytes) -> None:
+    with pytest.raises(BadInput, match="does more than make plain values"):
+        read_snapshot(b"\x80\5" + instructions)
 
 
 def test_nothing_of_a_pickle_is_executed(tmp_path: Path) -> None:
