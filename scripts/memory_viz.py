@@ -1,4 +1,4 @@
-"""Fetch what reads allocator snapshots in each release of PyTorch: torch/cuda/_memory_viz.py, without the wheel round it.
+"""Fetch torch/cuda/_memory_viz.py, which reads allocator snapshots, of each release of PyTorch without its wheel.
 
     scripts/memory_viz.py DIR [RELEASE ...]
 

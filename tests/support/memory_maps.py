@@ -45,7 +45,7 @@ def document(*, pid: int = 4242, rank: int | None = 0) -> dict[str, Any]:
              "blocks": [[0, 2 << 20, "used"]]},
         ],
         "freed": [{"address": hex(FREED), "bytes": 1 << 20, "after": 1000.0, "before": 1002.0}],
-        "left_out": {"blocks": 3, "tensors": 1},
+        "left_out": {"blocks": 0, "tensors": 1},
         "notes": ["buffers: RuntimeError: no device"],
         "cost": {"writes": 3, "seconds": 0.02},
     }  # fmt: skip

@@ -26,6 +26,7 @@ _MOST_ROWS: Final = 100_000
 _MOST_AXES: Final = 16
 _MOST_VIEWS: Final = 5000  # with gaps; an address may have to be looked for in each of them
 _MOST_NAMED: Final = 4  # other tensors at the same address
+_UNUSED: Final = frozenset({"free", "unlisted"})
 _STRIDE: Final = 256  # regions that are passed over at once
 _ADDRESSES: Final = 1 << 64
 _NEAR: Final = 1 << 30  # bytes; what is farther from everything was not reached by running past an end
@@ -35,6 +36,7 @@ _NAMELESS: Final = {
     "graph": "a block of {0:,} bytes without a name, in the pool of CUDA graphs",
     "pending": "a block of {0:,} bytes that was freed and is still in use by a stream",
     "free": "{0:,} bytes that the allocator keeps for later, in no tensor",
+    "unlisted": "{0:,} bytes of the allocator's, of which the map had no room to say more",
     "freed": "a block of {0:,} bytes that was freed",
     "section": "an allocation of {0:,} bytes that the core holds",
 }
@@ -292,7 +294,7 @@ def owner_of(
     if found is None:
         return _nearest(memory, address, at)
     known: HowKnown = "base-argument" if meant is not None else "exact"
-    where: Where = "freed" if found.kind in {"freed", "pending"} else "between" if found.kind == "free" else "inside"
+    where: Where = "freed" if found.kind in {"freed", "pending"} else "between" if found.kind in _UNUSED else "inside"
     if address + width > found.end and where == "inside":
         return _past(memory, found, address + width - found.end, address + width - 1, known, at)
     also = (region for region in memory.names.holding(address) if region != found) if found.name else ()
@@ -315,7 +317,7 @@ def _region_at(memory: MemoryMap, address: int) -> Region | None:
     if named is not None:
         return named
     block = memory.memory.first(address)
-    if block is None or block.kind == "free":
+    if block is None or block.kind in _UNUSED:
         return memory.gone.first(address) or block
     return block
 
@@ -387,7 +389,7 @@ def _nearest(memory: MemoryMap, address: int, at: float | None) -> Owner:
 
 def _in_use(memory: MemoryMap, address: int) -> Region | None:
     found = memory.names.first(address) or memory.memory.first(address)
-    return found if found is not None and found.kind != "free" else None
+    return found if found is not None and found.kind not in _UNUSED else None
 
 
 def _ends(region: Region) -> tuple[int, bool]:
@@ -411,7 +413,8 @@ def read_memory_map(data: bytes, file: str = "") -> MemoryMap:
         raise _refused(file, f"it is not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise _refused(file, f"its schema is not {SCHEMA}")
-    reader = _Reader(file)
+    left_out = document.get("left_out")
+    reader = _Reader(file, gap="unlisted" if isinstance(left_out, dict) and left_out.get("blocks") else "free")
     segments = reader.rows(document, "segments")
     process = document.get("process")
     process = process if isinstance(process, dict) else {}
@@ -423,6 +426,7 @@ def read_memory_map(data: bytes, file: str = "") -> MemoryMap:
         rank=reader.optional(process, "rank"),
         named=(
             *(reader.tensor(row) for row in reader.rows(document, "tensors")),
+            *reader.weights(document),
             *(reader.window(row) for row in reader.rows(document, "windows")),
         ),
         blocks=disjoint(file, (block for row in segments for block in reader.segment(row))),
@@ -448,8 +452,9 @@ def _text(value: object, most: int) -> str:
 class _Reader:
     """Takes rows of a document apart; every value that cannot be is a BadInput that names it."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, gap: str) -> None:
         self._file: Final = file
+        self._gap: Final = gap
         self._count = 0
         self._views = 0
 
@@ -473,6 +478,18 @@ class _Reader:
             address=address, bytes=size, kind=self._text(row, "kind") or "tensor",
             name=self._text(row, "name") or "without a name", layout=self._layout(row, size),
         )  # fmt: skip
+
+    def weights(self, document: Mapping[str, Any]) -> Iterator[Region]:
+        """Yield the weights that are written in short: each name as what it does not share with the one before."""
+        rows = self.list_of(document, "weights")
+        self._counted(len(rows))
+        name = ""
+        for row in rows:
+            if not isinstance(row, list) or len(row) != 4 or not isinstance(row[1], str):
+                raise self._wrong("weights", row)
+            name = _text(name[: self._size(row[0], "weights", zero=True)] + row[1], 200)
+            address, size = self._range({"address": row[2], "bytes": row[3]})
+            yield Region(address=address, bytes=size, kind="weight", name=name)
 
     def window(self, row: Mapping[str, Any]) -> Region:
         address, size = self._range(row)
@@ -500,12 +517,12 @@ class _Reader:
             if offset < at or offset + length > size:
                 raise self._wrong("block", block)
             if offset > at:
-                yield Region(address=address + at, bytes=offset - at, kind="free")
+                yield Region(address=address + at, bytes=offset - at, kind=self._gap)
             kind = "graph" if graph and block[2] == "used" else block[2]
             yield Region(address=address + offset, bytes=length, kind=kind)
             at = offset + length
         if at < size:
-            yield Region(address=address + at, bytes=size - at, kind="free")
+            yield Region(address=address + at, bytes=size - at, kind=self._gap)
 
     def optional(self, row: Mapping[str, Any], name: str) -> int | None:
         found = row.get(name)

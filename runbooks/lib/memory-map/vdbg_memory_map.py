@@ -22,11 +22,13 @@ from pathlib import Path
 
 FOLDER = "VDBG_MEMORY_MAP"
 MOST_BYTES = 1000000
+MANY_ROWS = 20000  # do not fit: what is left out is chosen at once
 MOST_FREED = 512
 MOST_NOTES = 20
 PERIOD_S = 1.0
 ALWAYS = 200  # the thread rests this many times as long as it worked
 MOMENTS = ("load_model", "initialize_from_config", "initialize_cache", "compile_or_warm_up_model", "wake_up")
+WEIGHTS_CHANGE = ("init_device", "load_model", "wake_up")
 WORKERS = ("vllm.v1.worker.worker_base", "vllm.worker.worker_base")
 PARTS = (  # of the model runner, in some release: what holds the inputs of a step
     *("input_batch", "block_tables", "block_table", "sampler", "drafter", "speculator", "input_buffers", "req_states"),
@@ -142,6 +144,7 @@ class _Writer:
     def __init__(self, rank):
         self.pid = os.getpid()
         self.rank = rank
+        self.weights = self.saved = None
         self.tensors = []
         self.windows = []
         self.segments = []
@@ -160,10 +163,15 @@ class _Writer:
         try:
             with self.lock:
                 if worker is not None:
-                    self.tensors = self._rows(_tensors, worker)
+                    if self.weights is None or moment in WEIGHTS_CHANGE:
+                        self.weights = self._rows(_weights, worker)
+                    self.tensors = _each_once((*self._rows(_tensors, worker), *self.weights))
                     self.windows = self._rows(_windows, worker)
                 self._look_at_the_allocator()
-                self._save(moment)
+                found = self.tensors, self.windows, self.segments
+                if found != self.saved:
+                    self._save(moment, time.thread_time() - began)
+                    self.saved = found
                 if self.thread is None and _cuda():
                     self.thread = threading.Thread(target=self._watch, name="vdbg-memory-map", daemon=True)
                     self.thread.start()
@@ -214,7 +222,7 @@ class _Writer:
         del self.freed[:-MOST_FREED]
         self.blocks, self.looked = blocks, round(now, 3)
 
-    def _save(self, moment):
+    def _save(self, moment, now):
         self.writes += 1
         document = {
             "schema": "vdbg-env/memory-map/v1",
@@ -228,7 +236,7 @@ class _Writer:
             "freed": self.freed,
             "left_out": {"blocks": 0, "tensors": 0},
             "notes": self.notes,
-            "cost": {"writes": self.writes, "seconds": round(self.spent, 4)},
+            "cost": {"writes": self.writes, "seconds": round(self.spent + now, 4)},
         }
         text = _fitting(document)
         rank = "" if self.rank is None else f"rank{self.rank}."
@@ -239,22 +247,62 @@ class _Writer:
 
 
 def _fitting(document):
-    """Return the document as text of fewer than MOST_BYTES: the smallest blocks are left out first, then tensors."""
-    text = json.dumps(document, separators=(",", ":"))
-    least = 512
-    while len(text) >= MOST_BYTES and least < 1 << 60:
-        least *= 8
-        for segment in document["segments"]:
-            kept = [block for block in segment["blocks"] if block[1] >= least]
-            document["left_out"]["blocks"] += len(segment["blocks"]) - len(kept)
-            segment["blocks"] = kept
-        if least > 1 << 24:
-            kept = [row for row in document["tensors"] if row["bytes"] >= least >> 16]
-            document["left_out"]["tensors"] += len(document["tensors"]) - len(kept)
-            document["tensors"] = kept
-            document["freed"] = document["freed"][-64:]
-        text = json.dumps(document, separators=(",", ":"))
-    return text
+    """Return the document as text of fewer than MOST_BYTES.
+
+    What does not fit is written shorter, then left out, the least telling first: blocks that a weight fills, small
+    blocks, what was freed long ago, small weights. The KV cache and the buffers stay.
+    """
+    if sum(map(len, (document["tensors"], *(s["blocks"] for s in document["segments"])))) < MANY_ROWS:
+        text = _text(document)
+        if len(text) < MOST_BYTES:
+            return text
+    weights = sorted((row for row in document["tensors"] if row["kind"] == "weight"), key=lambda row: -row["bytes"])
+    document["tensors"] = [row for row in document["tensors"] if row["kind"] != "weight"]
+    document["weights"] = _in_short(weights)
+    blocks = _blocks_without(document, {int(row["address"], 16): row["bytes"] for row in weights})
+    room = MOST_BYTES - 1000 - len(_text(document))
+    while room < 0 and len(weights) > 100:
+        document["freed"] = document["freed"][-64:]
+        document["left_out"]["tensors"] += len(weights) - len(weights) // 2
+        weights = weights[: len(weights) // 2]
+        document["weights"] = _in_short(weights)
+        room = MOST_BYTES - 1000 - len(_text(document))
+    for segment, block in sorted(blocks, key=lambda found: -found[1][1]):
+        room -= len(str(block[0])) + len(str(block[1])) + len(block[2]) + 7  # brackets, commas, quotes
+        if room < 0:
+            break
+        segment["blocks"].append(block)
+        document["left_out"]["blocks"] -= 1
+    for segment in document["segments"]:
+        segment["blocks"].sort()
+    return _text(document)
+
+
+def _text(document):
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _blocks_without(document, filled):
+    """Take all blocks out of a document and return them with their segments, but those that a weight fills."""
+    found, segments = [], []
+    for whole in document["segments"]:
+        start, blocks, segment = int(whole["address"], 16), whole["blocks"], {**whole, "blocks": []}
+        segments.append(segment)
+        document["left_out"]["blocks"] += len(blocks)
+        found += [(segment, one) for one in blocks if not 0 <= one[1] - filled.get(start + one[0], -512) < 512]
+    document["segments"] = segments
+    return found
+
+
+def _in_short(weights):
+    """Return weights as [characters of the name that are those of the row before, the rest, address, bytes]."""
+    rows, before = [], []
+    for row in sorted(weights, key=lambda row: row["name"]):
+        parts = row["name"].split(".")[:-1]
+        same = sum(len(part) + 1 for part in os.path.commonprefix((parts, before)))
+        rows.append([same, row["name"][same:], row["address"], row["bytes"]])
+        before = parts
+    return rows
 
 
 def _releases():
@@ -316,28 +364,21 @@ def _segment(found):
 
 
 def _tensors(worker, note):
-    """Yield one row for each tensor with a name: KV cache, weights, then buffers."""
+    """Yield one row for each tensor with a name that is no weight: KV cache, then buffers."""
     runner = getattr(worker, "model_runner", None)
-    seen = set()
+    for found, what in ((_kv_cache(worker, runner, note), "KV cache"), (_buffers(runner, "", 0), "buffers")):
+        try:
+            yield from found
+        except Exception as error:
+            note(what, error)
 
-    def rows(found, what):
-        iterator = iter(found)
-        while True:
-            try:
-                row = next(iterator)
-            except StopIteration:
-                return
-            except Exception as error:
-                note(what, error)
-                return
-            key = row["address"], tuple(row["shape"]), tuple(row["strides"])
-            if key not in seen:
-                seen.add(key)
-                yield row
 
-    yield from rows(_kv_cache(worker, runner, note), "KV cache")
-    yield from rows(_weights(runner), "weights")
-    yield from rows(_buffers(runner, "", 0), "buffers")
+def _each_once(rows):
+    """Return rows without those that repeat a tensor under a second name."""
+    found = {}
+    for row in rows:
+        found.setdefault((row["address"], tuple(row["shape"]), tuple(row["strides"])), row)
+    return list(found.values())
 
 
 def _kv_cache(worker, runner, note):
@@ -393,8 +434,8 @@ def _axes(layer, shape):
     return None
 
 
-def _weights(runner):
-    model = getattr(runner, "model", None)
+def _weights(worker, _note):
+    model = getattr(getattr(worker, "model_runner", None), "model", None)
     if model is None:
         return
     model = getattr(model, "runnable", model)  # what wraps a model for CUDA graphs
@@ -468,11 +509,21 @@ def _windows(_worker, _note):
         reduce = getattr(getattr(owner, "device_communicator", None), "ca_comm", None) or getattr(
             owner, "ca_comm", None
         )
-        for name in ("buffer_ptrs", "meta_ptrs"):
-            for rank, pointer in enumerate(getattr(reduce, name, None) or ()):
+        ranks = getattr(owner, "ranks", None)
+        size = getattr(reduce, "max_size", 0)
+        for name, what, more in (("buffer_ptrs", "data", 0), ("meta_ptrs", "signals", _signal_bytes())):
+            for number, pointer in enumerate(getattr(reduce, name, None) or ()):
                 yield {
-                    "name": "custom all-reduce " + ("data" if name == "buffer_ptrs" else "signals"),
+                    "name": f"custom all-reduce {what}",
                     "address": hex(int(pointer)),
-                    "bytes": int(reduce.max_size),
-                    "rank": rank,
+                    "bytes": int(size) + more,
+                    "rank": ranks[number] if ranks else number,
                 }
+
+
+def _signal_bytes():
+    """Return how many bytes of signals come before the data of a window."""
+    try:
+        return int(sys.modules["vllm._custom_ops"].meta_size())
+    except Exception:
+        return 0

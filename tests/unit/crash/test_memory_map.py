@@ -139,6 +139,10 @@ def test_a_map_that_another_program_wrote_needs_no_more_than_names_and_ranges() 
         {"tensors": [{**kv_row(1, KEYS), "axes": ["block"]}]},
         {"tensors": [{**kv_row(1, KEYS), "bytes": LAYER_BYTES + 1}]},
         {"tensors": {"a": 1}},
+        {"weights": [[0, "a", "0x10"]]},
+        {"weights": [[-1, "a", "0x10", 4]]},
+        {"weights": [[0, "a", "0x10", 0]]},
+        {"weights": [["a", 0, "0x10", 4]]},
         {"tensors": [[]]},
         {"written": "now"},
         {"process": {"pid": -1}},
@@ -182,6 +186,20 @@ def test_questions_of_the_largest_map_with_everything_overlapping_end_soon() -> 
     assert owner_of(found, 0x1000 + 40_000).where == "inside"
     assert owner_of(found, 0x1000).where == "inside"
     assert time.process_time() - began < 1
+
+
+def test_weights_may_be_written_in_short() -> None:
+    rows = [[0, "model.layers.12.qkv.weight", "0x1000", 64], [14, "3.o.weight", "0x2000", 32]]
+    found = read_memory_map(encoded(weights=rows))
+    assert owner_of(found, 0x1004).sentence == "inside the weight model.layers.12.qkv.weight"
+    assert owner_of(found, 0x2000).sentence == "inside the weight model.layers.13.o.weight"
+
+
+def test_what_a_map_had_no_room_for_is_not_called_free() -> None:
+    found = read_memory_map(encoded(left_out={"blocks": 3, "tensors": 0}))
+    owner = owner_of(found, SEGMENT + 70_000)
+    assert owner.where == "between"
+    assert owner.sentence == "in 983,040 bytes of the allocator's, of which the map had no room to say more"
 
 
 FAR = {"address": "0x1000", "bytes": (1 << 62) + 1, "shape": [2, 1], "strides": [1 << 62, 1]}
@@ -274,5 +292,6 @@ def test_the_schema_of_answers_describes_every_field() -> None:
 def test_the_schema_of_maps_describes_what_is_written() -> None:
     contract = Contract("memory-map-v1")
     row = {**kv_row(1, KEYS), "device": "cpu"}
-    contract.check({**memory_maps.document(), "tensors": [row]})
+    short = [[0, "model.layers.0.qkv.weight", "0x10", 4096]]
+    contract.check({**memory_maps.document(), "tensors": [row], "weights": short})
     assert contract.never_met() == set()

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import vdbg_env
+from tests.support.memory_maps import kv_row
 from tests.support.patience import patience
 from tests.support.schemas import Contract
 from vdbg_env.common.resources import SHIPPED_DATA
@@ -168,25 +169,6 @@ while True:
         assert len(read_memory_map(path.read_bytes()).named) >= 2000
 
 
-def test_a_map_stays_below_a_million_bytes_and_keeps_what_is_large(folder: Path) -> None:
-    program = f"""
-import sys
-sys.path.insert(0, {str(HOOK)!r})
-import vdbg_memory_map as hook
-blocks = [[n * 4096, 512 if n % 7 else 2048, "used"] for n in range(90000)]
-rows = [{{"name": "t" * 150, "address": hex(n << 20), "bytes": n + 1}} for n in range(1, 9000)]
-segments = [{{"address": "0x1", "bytes": 1 << 40, "blocks": blocks}}]
-text = hook._fitting(dict(segments=segments, tensors=rows, freed=[], left_out=dict(blocks=0, tensors=0)))
-print(len(text)); print(text)
-"""
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    size, _, text = ran.stdout.partition("\n")
-    found = json.loads(text)
-    assert int(size) < 1_000_000
-    assert found["left_out"]["blocks"] == 90_000 - len(found["segments"][0]["blocks"])
-    assert found["left_out"]["tensors"] == 8999 - len(found["tensors"])
-
-
 @pytest.mark.parametrize(("argv", "folders"), [(("vllm", "serve", "m"), 1), (("python", "a.py"), 2), (("./a.sh",), 1)])
 def test_only_python_without_vllm_gets_a_sitecustomize(argv: tuple[str, ...], folders: int) -> None:
     path = memory_hook(argv, {}, data_dir="/data", python_path="/own")["PYTHONPATH"].split(":")
@@ -199,6 +181,15 @@ def test_guard_gives_it_and_can_leave_it_out(monkeypatch: pytest.MonkeyPatch) ->
     assert "VDBG_MEMORY_MAP=FOLDER" not in vdbg_env(*asked, "--no-memory-map", "--", "vllm", "serve", "m").stdout
     monkeypatch.setenv("VDBG_GUARD_MEMORY_MAP", "off")
     assert "VDBG_MEMORY_MAP=FOLDER" not in vdbg_env(*asked, "--", "vllm", "serve", "m").stdout
+
+
+def hook() -> Any:
+    """Return the hook's module, in this interpreter."""
+    spec = importlib.util.spec_from_file_location("vdbg_memory_map", HOOK / "vdbg_memory_map.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Cache:
@@ -248,13 +239,72 @@ def backend(*order: str) -> type:
     ids=["FlashAttention until 0.31", "FlashInfer until 0.31", "0.32 by heads", "0.32 by slots", "0.32 on a CPU"],
 )
 def test_the_layouts_of_the_cache_are_named(layer: Any, cache: Cache, offset: int) -> None:
-    spec = importlib.util.spec_from_file_location("vdbg_memory_map", HOOK / "vdbg_memory_map.py")
-    assert spec and spec.loader
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
     attention = SimpleNamespace(attn_backend=layer, head_size=64)
-    row = hook._kv_row("model.layers.4.attn", attention, cache)
+    row = hook()._kv_row("model.layers.4.attn", attention, cache)
     memory = read_memory_map(json.dumps({"schema": "vdbg-env/memory-map/v1", "tensors": [row]}).encode())
     owner = owner_of(memory, cache.data_ptr() + 2 * offset)
     assert owner.place == {"block": 5, "slot": 3, "head": 1, "key/value": 0, "element": 7}
     assert owner.sentence.startswith("inside the key cache of layer 4")
+
+
+def test_windows_have_the_rank_of_the_world_and_the_signals_before_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks 2 and 3 are the second group of a tensor-parallel size of two: their places in it are 0 and 1."""
+    reduce = SimpleNamespace(buffer_ptrs=[0x1000, 0x9000], meta_ptrs=[0x20000, 0x30000], max_size=4096)
+    group = SimpleNamespace(device_communicator=SimpleNamespace(ca_comm=reduce), ranks=[2, 3])
+    monkeypatch.setitem(sys.modules, "vllm.distributed.parallel_state", SimpleNamespace(_TP=group))
+    monkeypatch.setitem(sys.modules, "vllm._custom_ops", SimpleNamespace(meta_size=lambda: 128))
+    rows = [(row["name"], row["address"], row["bytes"], row["rank"]) for row in hook()._windows(None, None)]
+    assert rows == [
+        ("custom all-reduce data", "0x1000", 4096, 2),
+        ("custom all-reduce data", "0x9000", 4096, 3),
+        ("custom all-reduce signals", "0x20000", 4224, 2),
+        ("custom all-reduce signals", "0x30000", 4224, 3),
+    ]
+
+
+def large(weights: int, blocks: int) -> dict[str, Any]:
+    """Return a map of a model of 80 layers with experts, before it is made to fit."""
+    rows = [
+        {"name": f"model.layers.{n // 125}.mlp.experts.{n % 125}.w13_weight", "kind": "weight",
+         "address": hex(0x7F0000000000 + n * (4 << 20)), "bytes": (4 << 20) - 100 * (n % 5), "dtype": "bfloat16",
+         "shape": [4096, 512], "strides": [512, 1]}
+        for n in range(weights)
+    ]  # fmt: skip
+    caches = [kv_row(n, 0x7E0000000000 + n * (1 << 30)) for n in range(80)]
+    filled = [[n * (4 << 20), 4 << 20, "used"] for n in range(weights)]
+    small = [[n * 4096, 512 << n % 4, "used"] for n in range(blocks - weights)]
+    return {
+        "schema": "vdbg-env/memory-map/v1", "tensors": [*caches, *rows], "freed": [],
+        "segments": [
+            {"address": "0x7f0000000000", "bytes": weights * (4 << 20), "blocks": filled},
+            {"address": "0x7d0000000000", "bytes": blocks * 4096, "blocks": small},
+        ],
+        "left_out": {"blocks": 0, "tensors": 0},
+    }  # fmt: skip
+
+
+def test_the_map_of_a_large_model_has_every_name_in_less_than_a_million_bytes() -> None:
+    """80 layers, 10,000 weights, 50,000 blocks: blocks that a weight fills are left out, then the smallest."""
+    text = hook()._fitting(large(10_000, 50_000))
+    assert len(text) < 1_000_000
+    found, memory = json.loads(text), read_memory_map(text.encode())
+    kinds = [row.kind for row in memory.named]
+    assert (kinds.count("kv-cache"), kinds.count("weight")) == (80, 10_000)
+    assert found["left_out"]["tensors"] == 0
+    assert found["left_out"]["blocks"] == 50_000 - sum(len(segment["blocks"]) for segment in found["segments"])
+    assert found["left_out"]["blocks"] < 45_000
+    owner = owner_of(memory, 0x7F0000000000 + 7003 * (4 << 20) + 5)
+    assert owner.sentence == "inside the weight model.layers.56.mlp.experts.3.w13_weight"
+
+
+def test_what_is_too_much_even_so_keeps_the_cache_and_the_large_weights() -> None:
+    document = large(60_000, 60_000)
+    for row in document["tensors"][80:30_080]:
+        row["bytes"] = 4096
+    text = hook()._fitting(document)
+    assert len(text) < 1_000_000
+    memory, found = read_memory_map(text.encode()), json.loads(text)
+    kinds = [row.kind for row in memory.named]
+    assert kinds.count("kv-cache") == 80
+    assert kinds.count("weight") == 60_000 - found["left_out"]["tensors"]
+    assert found["left_out"]["blocks"] == 60_000 - sum(len(segment["blocks"]) for segment in found["segments"])
