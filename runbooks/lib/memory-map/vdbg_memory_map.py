@@ -299,7 +299,7 @@ def _in_short(weights):
     rows, before = [], []
     for row in sorted(weights, key=lambda row: row["name"]):
         parts = row["name"].split(".")[:-1]
-        same = sum(len(part) + 1 for part in os.path.commonprefix((parts, before)))
+        same = sum(len(part) + 1 for part in os.path.commonprefix((parts, before)))  # noqa: RUF071 (of lists)
         rows.append([same, row["name"][same:], row["address"], row["bytes"]])
         before = parts
     return rows
