@@ -1,16 +1,19 @@
 """An Xid 31 line alone: twenty as drivers print them, and whose memory the page is by a map."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support import memory_maps
+from tests.support import memory_maps, reports
 from tests.support.command_line import vdbg_env
 from tests.support.memory_maps import KEYS, LAYER_BYTES, WINDOW, encoded
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash.memory_files import fault_lines
 from vdbg_env.crash.memory_map import read_memory_map
 from vdbg_env.evidence.system import kernel_log_findings, parse_kernel_log
+from vdbg_env.report import as_html
 
 END = KEYS + LAYER_BYTES
 
@@ -89,6 +92,14 @@ def test_a_finding_says_why_its_address_was_bad() -> None:
     log = parse_kernel_log(line_of(FORMS[0], WINDOW))
     (finding,) = kernel_log_findings(log, lambda xid: fault_lines(xid, [read_memory_map(encoded())]))
     assert finding.why == (f"Xid 31, read at page {WINDOW:#x}: inside rank 3's custom all-reduce data",)
+
+
+def test_the_page_says_it_of_a_finding_without_a_source_line() -> None:
+    log = parse_kernel_log(line_of(FORMS[0], WINDOW))
+    findings = kernel_log_findings(log, lambda xid: fault_lines(xid, [read_memory_map(encoded())]))
+    template = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
+    page = as_html.render(replace(reports.FULL, findings=tuple(findings)), template=template, style="")
+    assert f"read at page {WINDOW:#x}: inside rank 3&#39;s custom all-reduce data" in page
 
 
 def test_triage_of_a_log_with_nothing_but_the_line(tmp_path: Path) -> None:
