@@ -21,7 +21,6 @@ from vdbg_env.evidence.triage_scan import CODE, MAX_TEXT, TELLING, Candidate, Lo
 if TYPE_CHECKING:
     from gpucore.dwarf import LinesByName
 
-_TEARDOWN = 500  # lines that a run may print from the exception that ends it to the last effect of that
 _TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
 _CALM = 40  # lines in order after an exception, from which on the program may have survived it
 _WENT_ON = 0.4
@@ -211,7 +210,7 @@ def _explained(
         return True
     earliest = next(s for s in suspects if s.rule.role != "stall")
     raised = _ending(telling, _deaths(logs), _writers(logs))
-    return raised.file == earliest.file and 0 < earliest.line - raised.line <= _TEARDOWN * _writers(logs)
+    return raised.file == earliest.file and raised.line < earliest.line
 
 
 def _writers(logs: Sequence[LogEvidence]) -> int:

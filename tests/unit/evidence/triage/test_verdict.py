@@ -53,7 +53,7 @@ def test_a_custom_all_reduce_alone_is_said_to_be_a_messenger() -> None:
         "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:455 'an illegal memory access was encountered'\n"
     )
     assert verdict.failure.name == "illegal-memory-access"
-    assert any("not the culprit" in note for note in verdict.notes)
+    assert any("not the cause" in note for note in verdict.notes)
     assert verdict.confidence < triage(IMA).confidence
 
 
@@ -335,3 +335,14 @@ def test_the_answer_is_the_same_when_progress_is_far_from_what_it_clears() -> No
     for chunk in (1 << 12, 1 << 20):
         assert triage_bytes(text, chunk=chunk).failure.name == "not-a-gpu-failure"
         assert triage_bytes(text, chunk=chunk).root_cause is None
+
+
+@pytest.mark.parametrize("between", [0, 600, 6000])
+def test_the_effects_of_an_exception_may_be_printed_any_number_of_lines_after_it(between: int) -> None:
+    raised = (
+        'Traceback (most recent call last):\n  File "train.py", line 9, in step\nValueError: 4080 tokens, not 4096\n'
+    )
+    other = '[rank1]:   File "layers.py", line 20, in forward\n' * between
+    effect = "[rank1]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote error\n"
+    verdict = triage(raised + other + effect)
+    assert (verdict.failure.name, verdict.root_cause and verdict.root_cause.line) == ("not-a-gpu-failure", 3)
