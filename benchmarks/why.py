@@ -2,7 +2,7 @@
 
     python -m benchmarks.why
 
-Needs nvcc and nvdisasm. The cubin is compiled once and kept under .cache/bench. What nvdisasm takes is shown apart.
+Needs nvcc. The cubin is compiled once and kept under .cache/bench. The code is decoded here, without nvdisasm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from gpucore.code_map import CodeMap
 from gpucore.explain import Program, explain_place, why_json
 from gpucore.explain.address import access_of
-from gpucore.sass import read_listings
+from gpucore.sass import decode
 
 KEPT = Path(__file__).parents[1] / ".cache" / "bench" / "why.cubin"
 _TURNS = 700
@@ -45,28 +45,23 @@ def tool(name: str) -> str:
     return shutil.which(name, path=places) or sys.exit(f"no {name} here: run scripts/cuda-toolchain .cache/cuda")
 
 
-def listing() -> Path:
-    """Return the instructions as nvdisasm prints them; compiles and disassembles on the first call."""
-    text = KEPT.with_suffix(".json")
-    if not text.exists():
+def compiled() -> bytes:
+    """Return the cubin; compiles it on the first call."""
+    if not KEPT.exists():
         KEPT.parent.mkdir(parents=True, exist_ok=True)
         source = KEPT.with_suffix(".cu")
         source.write_text(_SOURCE)
         subprocess.run([tool("nvcc"), "-lineinfo", "-arch=sm_90", "-cubin", "-o", KEPT, source], check=True)
-        start = time.perf_counter()
-        printed = subprocess.run([tool("nvdisasm"), "-json", KEPT], capture_output=True, check=True).stdout
-        print(f"nvdisasm: {time.perf_counter() - start:.2f} s for the cubin")
-        text.write_bytes(printed)
-    return text
+    return KEPT.read_bytes()
 
 
 def main() -> None:
     """Print the figures."""
-    text = listing()
+    data = compiled()
     start = time.process_time()
-    code = CodeMap(KEPT.read_bytes())
+    code = CodeMap(data)
     (kernel,) = code.kernels
-    instructions = next(one for one in read_listings(text.read_text()) if one.name == kernel.name).instructions
+    instructions = decode(code.elf.contents(code.elf.sections[kernel.section]), 90)
     read = time.process_time()
     accesses = [one.offset for one in instructions if access_of(one)]
     program = Program(code, kernel.section, instructions)
@@ -79,7 +74,7 @@ def main() -> None:
     rest = time.process_time()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{len(instructions)} instructions, {len(accesses)} accesses, load {os.getloadavg()[0]:.1f}")
-    print(f"nvdisasm's JSON read: {read - start:.2f} s of processor")
+    print(f"decoded: {read - start:.2f} s of processor")
     print(f"an access near the end explained: {first - read:.2f} s of processor, {size} bytes of JSON")
     print(f"20 more of the same function: {(rest - first) / 20:.3f} s each; memory at most {memory:.0f} MiB")
 
