@@ -90,7 +90,14 @@ def served(*folders: Path | str, options: Sequence[str] = ()) -> StdioServerPara
 @contextmanager
 def started_agent(*folders: Path | str, mode: str = "auto") -> Iterator[Agent]:
     """Yield an agent with a server of its own process, over its standard streams."""
+    with started(served(*folders), mode) as ask:
+        yield ask
+
+
+@contextmanager
+def started(parameters: StdioServerParameters, mode: str = "auto") -> Iterator[Agent]:
+    """Yield an agent with the server that a configuration starts."""
     with start_blocking_portal() as portal:
-        client = Client(served(*folders), mode=mode)
+        client = Client(parameters, mode=mode)
         with portal.wrap_async_context_manager(client):
             yield Agent(portal=portal, client=client)

@@ -1,17 +1,20 @@
 """The server: the tools, resources and prompts of the Model Context Protocol over standard input and output.
 
 What the tools do is in `tools`. Here their signatures become schemas, their errors become answers, and a call that the
-client cancels is abandoned: its thread reads to the end, and its answer is dropped.
+client cancels is stopped. An answer is text alone: `structuredContent` would repeat the foreign text without its fence.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -27,8 +30,10 @@ from vdbg_env.agents.answer import DEFAULT_BYTES, LEAST_BYTES, MOST_BYTES, View,
 from vdbg_env.agents.tools import Tools
 from vdbg_env.common.errors import ANY_ERROR
 from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.stop import ToldToStop, until
 
 Context = Any  # the SDK's, of which nothing is used
+Made = TypeVar("Made")
 
 _AT_ONCE: Final = 4  # calls that read at the same time; more wait
 _INSTRUCTIONS: Final = """\
@@ -94,7 +99,7 @@ def build_server(tools: Tools) -> Server[Any]:
         if params.name not in calls:
             raise MCPError(types.INVALID_PARAMS, "no such tool: tools/list names them")
         work = partial(calls[params.name].answer, params.arguments or {})
-        text, failed = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+        text, failed = await _stoppable(work, limiter)
         return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
 
     async def list_resources(_: Context, __: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
@@ -141,6 +146,33 @@ def build_server(tools: Tools) -> Server[Any]:
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
     )
+
+
+async def _stoppable(work: Callable[[], Made], limiter: anyio.CapacityLimiter) -> Made:
+    """Run `work` in a thread; where this is cancelled, the thread ends before its next file or piece of a log.
+
+    Only then is its place in `limiter` free, so calls that are cancelled again and again leave no crowd of threads.
+    """
+    loop, call, ended, gone = asyncio.get_running_loop(), object(), anyio.Event(), threading.Event()
+    made: list[Made] = []
+    await limiter.acquire_on_behalf_of(call)
+
+    def leave() -> None:
+        limiter.release_on_behalf_of(call)
+        ended.set()
+
+    def run() -> None:
+        with suppress(ToldToStop), until(gone):
+            made.append(work())
+        with suppress(RuntimeError):  # the client has gone, and the loop is closed
+            loop.call_soon_threadsafe(leave)
+
+    threading.Thread(target=run, daemon=True).start()  # one that is in the middle of a file delays no end
+    try:
+        await ended.wait()
+    finally:
+        gone.set()
+    return made[0]
 
 
 class _Call:

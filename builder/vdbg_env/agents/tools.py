@@ -5,6 +5,7 @@ Annotations are not postponed here: pydantic reads them, and looks for their nam
 """
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -34,7 +35,9 @@ from vdbg_env.run import history
 from vdbg_env.run.library import runbook_names
 
 Json = dict[str, Any]
-PathArgument = Annotated[str, Field(description="Below the server's folders; a relative path is below the first.")]
+Text = Annotated[str, Field(max_length=4096)]
+Paths = Annotated[list[Text], Field(min_length=1, max_length=256)]
+PathArgument = Annotated[Text, Field(description="Below the server's folders; a relative path is below the first.")]
 Offset = Annotated[int, Field(ge=0, description="Entries to skip: the answer before names the next offset.")]
 CoreNumber = Annotated[int, Field(ge=0, description="Which core of a folder, numbered as open_core lists them.")]
 Detail = Annotated[bool, Field(description="Show every field of the command line's JSON.")]
@@ -72,6 +75,7 @@ class Tools:
         self._packs: Final = packs
         self._sources: Final = SourceFiles([str(root) for root in folders], admit=self._folders.inside)
         self._decoded: Final[OrderedDict[object, _Cores]] = OrderedDict()
+        self._decoding: Final = threading.Lock()  # calls run side by side, and most ask about the same core
 
     def all(self) -> tuple[Callable[..., View], ...]:
         """Return the tools, those that an investigation begins with first."""
@@ -120,7 +124,7 @@ class Tools:
 
     def source(
         self,
-        file: Annotated[str, Field(description="As a chain names it; it is looked for below the server's folders.")],
+        file: Annotated[Text, Field(description="As a chain names it; it is looked for below the server's folders.")],
         line: Annotated[int, Field(ge=1)],
         context: Annotated[int, Field(ge=0, le=_MOST_CONTEXT, description="Lines before and after.")] = 8,
     ) -> View:
@@ -140,10 +144,10 @@ class Tools:
 
     def locate(
         self,
-        place: Annotated[str, Field(description="An address in a core, NAME+OFFSET, or an offset with kernel.")],
-        files: Annotated[list[str], Field(min_length=1, description="Cores, libraries, wheels, cubins or folders.")],
-        kernel: Annotated[str | None, Field(description="The function that an offset is relative to.")] = None,
-        arch: Annotated[str | None, Field(description="Keep to one architecture, such as sm_90.")] = None,
+        place: Annotated[Text, Field(description="An address in a core, NAME+OFFSET, or an offset with kernel.")],
+        files: Annotated[Paths, Field(description="Cores, libraries, wheels, cubins or folders.")],
+        kernel: Annotated[Text | None, Field(description="The function that an offset is relative to.")] = None,
+        arch: Annotated[Text | None, Field(description="Keep to one architecture, such as sm_90.")] = None,
         offset: Offset = 0,
         detail: Detail = False,
     ) -> View:
@@ -162,8 +166,8 @@ class Tools:
 
     def whose_memory(
         self,
-        address: Annotated[str, Field(description="Of data, such as 0x7f2001f52800.")],
-        maps: Annotated[str, Field(description="A memory map, the folder of a run or of maps, or a full core.")],
+        address: Annotated[Text, Field(description="Of data, such as 0x7f2001f52800.")],
+        maps: Annotated[Text, Field(description="A memory map, the folder of a run or of maps, or a full core.")],
     ) -> View:
         """Say which tensor an address of data is in, or how far it is from one. faults has it where maps are found."""
         query = parse_place(address)
@@ -172,16 +176,14 @@ class Tools:
             raise BadInput(f"{address} is not an address", next_step="give a number, such as 0x7f2001f52800")
         return View(document=json.loads(owners_json(owners)))
 
-    def triage(
-        self, logs: Annotated[list[str], Field(min_length=1, description="Log files or folders of one run.")]
-    ) -> View:
+    def triage(self, logs: Annotated[Paths, Field(description="Log files or folders of one run.")]) -> View:
         """Name the failure that logs tell of, the line that says so, how sure that is, and the runbook to start."""
         found = json.loads(triage_json(triage_logs(self._logs(logs), self._packs)))
         return View(document={name: value for name, value in found.items() if name != "logs"})
 
     def runs(
         self,
-        folder: Annotated[str, Field(description="The folder of the recorded runs.")] = RUNS_FOLDER,
+        folder: Annotated[Text, Field(description="The folder of the recorded runs.")] = RUNS_FOLDER,
         offset: Offset = 0,
     ) -> View:
         """List recorded runs, the newest first: what ran, the verdict, and the finding to read first."""
@@ -198,7 +200,7 @@ class Tools:
 
     def run_report(
         self,
-        run: Annotated[str, Field(description="The folder of a run, or its name with the folder of runs before it.")],
+        run: Annotated[Text, Field(description="The folder of a run, or its name with the folder of runs before it.")],
         part: Annotated[Part, Field(description="What to list of the report.")] = "findings",
         offset: Offset = 0,
         detail: Detail = False,
@@ -213,7 +215,7 @@ class Tools:
 
     def verify(
         self,
-        files: Annotated[list[str], Field(min_length=1, description="Libraries, wheels, cubins or folders.")],
+        files: Annotated[Paths, Field(description="Libraries, wheels, cubins or folders.")],
         offset: Offset = 0,
     ) -> View:
         """Prove for each library that its GPU code carries line info, and name what lacks it."""
@@ -224,7 +226,7 @@ class Tools:
 
     def next_steps(
         self,
-        path: Annotated[str, Field(description="A core, a log, the folder of a run, or a folder of cores or logs.")],
+        path: Annotated[Text, Field(description="A core, a log, the folder of a run, or a folder of cores or logs.")],
     ) -> View:
         """Say what to type next, for a person to decide: this server runs nothing."""
         real = Path(self._folders.admit(path))
@@ -262,11 +264,12 @@ class Tools:
             self._folders.admit(folder)  # the maps beside a core are read too, and those below
         about = [(file, Path(file).stat()) for file in (*files, *maps)]
         key = tuple((file, status.st_mtime_ns, status.st_size) for file, status in about)
-        if key not in self._decoded:
-            self._decoded[key] = self._decode(files)
+        with self._decoding:
+            found = self._decoded.pop(key, None) or self._decode(files)
+            self._decoded[key] = found
             while len(self._decoded) > _KEPT_CORES:
                 self._decoded.popitem(last=False)
-        return self._decoded[key]
+        return found
 
     def _decode(self, files: Sequence[str]) -> _Cores:
         read = read_cores(files, self._sources, self._packs(), registers=True, parameters=True)

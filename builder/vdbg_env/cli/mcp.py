@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from typing import NoReturn
 
 import click
 
@@ -13,7 +15,7 @@ from vdbg_env.common.errors import HostNotAble
 @click.command("mcp")
 @click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False), metavar="FOLDER...")
 @lines_option
-def mcp_command(folders: tuple[str, ...], line_packs: tuple[str, ...]) -> int:
+def mcp_command(folders: tuple[str, ...], line_packs: tuple[str, ...]) -> NoReturn:
     """Serve cores, logs and runs to a coding agent, by the Model Context Protocol.
 
     It speaks on standard input and output: name this command in the configuration of your agent. Its tools read the GPU
@@ -36,4 +38,4 @@ def mcp_command(folders: tuple[str, ...], line_packs: tuple[str, ...]) -> int:
     open_stores(line_packs)  # a pack that is missing is told now, not in each answer
     tools = Tools(folders, lambda: packed_lines(line_packs))
     anyio.run(serve, tools)
-    return 0
+    os._exit(0)  # a thread that still reads a file would delay the end, or abort it in the middle of RE2

@@ -31,6 +31,31 @@ class ToldToStop(BaseException):
         self.signal = _waits.told
 
 
+class _Asked(threading.local):
+    """What is set when nobody waits any longer for what a thread does."""
+
+    gone: threading.Event | None = None
+
+
+asked = _Asked()
+
+
+@contextmanager
+def until(gone: threading.Event) -> Iterator[None]:
+    """Have `go_on` end what this thread does in the block once `gone` is set."""
+    asked.gone = gone
+    try:
+        yield
+    finally:
+        asked.gone = None
+
+
+def go_on() -> None:
+    """Raise ToldToStop where nobody waits any longer for what this thread does; called between files and pieces."""
+    if asked.gone and asked.gone.is_set():
+        raise ToldToStop
+
+
 class _Waits:
     """What the main thread is in, and when its waits end."""
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from vdbg_env.common.errors import BadInput, HostNotAble, unreadable
+from vdbg_env.common.stop import asked, go_on
 
 Buffer = bytes | memoryview
 
@@ -156,6 +157,8 @@ def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
         # A file before the links to it: it is reported under its name.
         paths += sorted((Path(root, name) for name in names), key=lambda p: (p.is_symlink(), p.name))
     for number, path in enumerate(paths):
+        if asked.gone:
+            go_on()
         part = number / len(paths), (number + 1) / len(paths)
         try:
             yield from (replace(file, part=part) for file in _found(path, seen))
@@ -249,6 +252,8 @@ class CoreFiles:
     @contextmanager
     def open(self, path: str) -> Iterator[CoreFile]:
         """Yield the dump's bytes; a gzipped one that is cut short gives what could be expanded, and says so."""
+        if asked.gone:
+            go_on()
         try:
             with Path(path).open("rb") as file:
                 modified = os.fstat(file.fileno()).st_mtime
@@ -373,8 +378,8 @@ class SourceFiles:
 
     def text(self, file: str) -> tuple[str, ...] | None:
         """Return all lines of a source file, without their ends; None when it is not found."""
-        paths = filter(self._admit, self._candidates(file))
-        return next((lines for path in paths if (lines := _lines(path)) is not None), None)
+        found = (_source(path, self._admit) for path in self._candidates(file))
+        return next((lines for lines in found if lines is not None), None)
 
     def _candidates(self, file: str) -> Iterator[Path]:
         if "\0" in file:
@@ -395,14 +400,27 @@ def _is_source(path: Path) -> bool:
     return path.suffix.lower() in _SOURCES or (not path.suffix and "include" in path.parts[:-1])
 
 
-@lru_cache(maxsize=64)
-def _lines(path: Path) -> tuple[str, ...] | None:
+def _source(path: Path, admit: Callable[[Path], bool]) -> tuple[str, ...] | None:
+    """Return the lines of a file. What was opened is judged, not the name: a link may take its place meanwhile."""
     try:
-        if not _is_source(Path(os.path.realpath(path))) or not path.is_file() or path.stat().st_size > LARGEST:
-            return None
-        return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines())
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        real, status = Path(os.path.realpath(f"/proc/self/fd/{descriptor}")), os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST or not _is_source(real) or not admit(real):
+            return None
+        return _lines(real, descriptor, status.st_ino, status.st_size, status.st_mtime_ns)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+@lru_cache(maxsize=64)
+def _lines(_path: Path, descriptor: int, *_version: int) -> tuple[str, ...]:
+    with open(descriptor, encoding="utf-8", errors="replace", closefd=False) as file:
+        return tuple(file.read().splitlines())
 
 
 class Scratch:

@@ -20,6 +20,7 @@ import zstandard
 from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput, unreadable
 from vdbg_env.common.resources import SHIPPED_DATA, read_tables
+from vdbg_env.common.stop import asked, go_on
 from vdbg_env.evidence.knowledge import shipped_knowledge
 from vdbg_env.evidence.system import parse_kernel_log
 from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook, read_rule_book
@@ -120,6 +121,8 @@ def _read_log(log: LogFile, book: RuleBook) -> LogEvidence:
     read = 0
     try:
         for chunk in log.chunks:
+            if asked.gone:
+                go_on()
             read += len(chunk)
             classifier.feed(chunk)
     except BAD_INPUT as error:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import anyio
 import jsonschema
 import pytest
 from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
-from mcp_types import TextContent, TextResourceContents
+from mcp_types import CallToolResult, TextContent, TextResourceContents
 
 from tests.builders.core_builder import hang_core, illegal_address_core
-from tests.support.agent import Agent, agent, served, started_agent
+from tests.support.agent import Agent, agent, served, started, started_agent
 from vdbg_env.agents.answer import View
 from vdbg_env.agents.server import build_server
 from vdbg_env.agents.tools import Tools
 from vdbg_env.crash.line_packs import PackedLines
 
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "agents.md"
 TOOLS = [
     "open_core", "faults", "warps", "registers", "source", "locate", "whose_memory", "triage", "runs", "run_report",
     "verify", "next_steps",
@@ -197,10 +202,157 @@ def test_a_cancelled_call_is_left_and_the_server_goes_on(dumps: Path) -> None:
         leave.set()
 
 
-def test_the_program_ends_when_its_client_goes(dumps: Path) -> None:
+def test_a_link_that_takes_the_place_of_a_source_shows_nothing(tmp_path: Path) -> None:
+    inside, secret = tmp_path / "in", tmp_path / "secret.cu"
+    inside.mkdir()
+    secret.write_text("the secret\n")
+    name, over = inside / "a.cu", threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            (inside / "plain").write_text("the source\n")
+            (inside / "plain").replace(name)
+            (inside / "link").symlink_to(secret)
+            (inside / "link").replace(name)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        with agent(inside) as ask:
+            told = [ask("source", file="a.cu", line=1).text for _ in range(300)]
+    finally:
+        over.set()
+        swapping.join()
+    assert not any("the secret" in text for text in told)
+    assert any("the source" in text for text in told)
+
+
+def test_a_source_that_changed_is_read_anew(tmp_path: Path) -> None:
+    with agent(tmp_path) as ask:
+        for text in ("before", "after, and longer"):
+            (tmp_path / "a.cu").write_text(f"{text}\n")
+            assert ask("source", file="a.cu", line=1).document["lines"][0]["text"] == text
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """A log that takes minutes to read: 20 GB in 3 MB."""
+    piece = gzip.compress(b"[INFO] nothing to see here, but much of it\n" * 400_000, 9)
+    (tmp_path / "endless.log.gz").write_bytes(piece * 1200)
+    (tmp_path / "fault.nvcudmp").write_bytes(illegal_address_core())
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_cancelled_calls_stop_reading(endless: Path, mode: str) -> None:
+    async def scenario() -> None:
+        async with Client(served(endless), mode=mode) as client:
+            for _ in range(9):  # more than are read at the same time
+                with anyio.move_on_after(0.5) as scope:
+                    await client.call_tool("triage", {"logs": ["endless.log.gz"]})
+                assert scope.cancelled_caught
+            with anyio.fail_after(20):
+                result = await client.call_tool("faults", {"path": "fault.nvcudmp"})
+            assert not result.is_error
+
+    anyio.run(scenario)
+
+
+def request(number: int, method: str, **params: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode() + b"\n"
+
+
+HELLO = request(
+    1000, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "test", "version": "1"}
+)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_program_ends_when_its_client_goes(endless: Path, busy: bool) -> None:
+    parameters = served(endless)
+    reading = request(2, "tools/call", name="triage", arguments={"logs": ["endless.log.gz"]})
+    argv = [parameters.command, *parameters.args]
+    ran = subprocess.run(argv, input=HELLO + reading if busy else b"", capture_output=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.count(b"\n") == 2 * busy  # the second says that the connection is closed
+
+
+MALFORMED = (
+    b"no JSON", b"", b"{}", b"[]", b"null", b"\xff\xfe\x00", b"[" * 100_000, b'{"a":' * 100_000,
+    b'{"jsonrpc":"2.0","id":null,"method":"tools/call"}', b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":[]}',
+    b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":5}}', b'{"jsonrpc":"2.0","id":9,"method":"gone"}',
+    b'{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}', b'{"jsonrpc":"2.0","id":-1,"result":{}}',
+    b'{"jsonrpc":"2.0","id":10,"method":"tools/call","params":{"name":"faults","arguments":{"path":"\\ud800"}}}',
+    b'{"jsonrpc":"2.0","id":11,"method":"tools/call","params":{"name":"faults","arguments":{"path":"a","core":1e308}}}',
+    b'{"jsonrpc":"2.0","id":12,"method":"tools/call","params":{"name":"faults","arguments":{"path":"'
+    + b"x" * (8 << 20) + b'"}}}',
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_malformed_requests_end_nothing_and_a_crowd_of_calls_is_answered(dumps: Path) -> None:
     parameters = served(dumps)
-    ran = subprocess.run([parameters.command, *parameters.args], input=b"", capture_output=True, timeout=60)
-    assert (ran.returncode, ran.stdout) == (0, b"")
+    calls = [
+        request(number, "tools/call", name="faults", arguments={"path": "fault.nvcudmp"})
+        for number in range(5000, 5500)
+    ]
+    waiting, right = set(range(5000, 5500)), 0
+    with subprocess.Popen(
+        [parameters.command, *parameters.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin and server.stdout
+
+        def write(stream: IO[bytes]) -> None:
+            stream.writelines([HELLO, *(line + b"\n" for line in MALFORMED), *calls])
+            stream.flush()
+
+        writer = threading.Thread(target=write, args=(server.stdin,))
+        writer.start()
+        while waiting:
+            answer = json.loads(server.stdout.readline())
+            waiting.discard(answer.get("id"))
+            right += "Warp Illegal Address" in json.dumps(answer)
+        writer.join()
+    assert right == 500 and server.returncode == 0
+
+
+@pytest.mark.parametrize("tool", ["triage", "locate", "verify"])
+def test_a_crowd_of_paths_is_refused(ask: Agent, tool: str) -> None:
+    many = {"logs" if tool == "triage" else "files": ["fault.nvcudmp"] * 100_000}
+    more = {"place": "kern+0x10"} if tool == "locate" else {}
+    assert ask(tool, **many, **more).document["error"] == "the arguments do not fit the schema"
+    assert ask("faults", path="x/" * 4096).document["error"] == "the arguments do not fit the schema"
+
+
+def test_answers_are_text_in_a_fence_alone(ask: Agent) -> None:
+    for tool in ask.portal.call(ask.client.list_tools).tools:
+        assert tool.output_schema is None  # it would ask for the same text once more, without a fence
+    result = ask.portal.call(ask.client.call_tool, "faults", {"path": "fault.nvcudmp"})
+    assert isinstance(result, CallToolResult) and result.structured_content is None
+
+
+CONFIGURED = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+ADDED = re.findall(r"`claude mcp add ([\w-]+) -- (.*?)`", PAGE.read_text())
+
+
+@pytest.mark.parametrize("agents", ["Claude Code", "Claude Code and Cursor", "VS Code"])
+def test_the_configuration_of_the_page_starts_the_server_as_written(agents: str, dumps: Path, tmp_path: Path) -> None:
+    (command,) = ADDED
+    first, second = map(json.loads, CONFIGURED)
+    entry = {
+        "Claude Code": {"command": shlex.split(command[1])[0], "args": shlex.split(command[1])[1:]},
+        "Claude Code and Cursor": first.get("mcpServers", {}).get("vdbg-env"),
+        "VS Code": second.get("servers", {}).get("vdbg-env"),
+    }[agents]
+    assert entry.pop("type", "stdio") == "stdio" and set(entry) == {"command", "args"}
+    entry["args"] = [{"/dumps": str(dumps), "/home/me/src": str(tmp_path)}.get(word, word) for word in entry["args"]]
+    assert entry["args"] == ["mcp", str(dumps), str(tmp_path)]
+    (tmp_path / "vdbg-env").write_text(f'#!/bin/sh\nexec {sys.executable} -m vdbg_env "$@"\n')
+    (tmp_path / "vdbg-env").chmod(0o755)
+    parameters = StdioServerParameters(**entry, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    with started(parameters) as ask:
+        assert ask("faults", path="fault.nvcudmp").document["faults"]
 
 
 def test_without_the_package_one_line_says_what_to_install(tmp_path: Path) -> None:
