@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.deaths import first_failure
 from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.record.event_log import Event, damaged
@@ -118,6 +119,23 @@ def replay(start: Progress, events: Iterable[Event], start_branch: StartBranch) 
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
             raise damaged(f"event {event.seq} ({event.kind})") from error
     return start
+
+
+def judges_alike(start: Progress, events: Iterable[Event], start_branch: StartBranch) -> bool:
+    """Return whether the runbook of `start` leads to each recorded attempt and outcome: that of the run was another."""
+    for event in events:
+        before = len(start.state.trail)
+        try:
+            if event.kind == "attempt_started" and event.data["step"] != machine.waiting_for(start.state):
+                return False
+            start = apply(start, event, start_branch)
+        except (BadInput, KeyError, TypeError, ValueError, AttributeError, AssertionError):
+            return False
+        if event.kind == "step_finished":
+            outcome = start.state.trail[before].outcome
+            if (outcome and outcome.value) != event.data.get("outcome"):
+                return False
+    return True
 
 
 def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progress:

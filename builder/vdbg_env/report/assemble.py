@@ -17,10 +17,12 @@ from gpucore.core import decode_core
 from gpucore.dwarf import SourceFrame, parse_frame
 from gpucore.mangling import demangle
 from vdbg_env.common.errors import BAD_INPUT
+from vdbg_env.common.files import read_document
 from vdbg_env.crash.files import CoreFiles, SourceText
 from vdbg_env.evidence.deaths import blame, first_failure, is_victim, last_attempt
 from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, Level, Match, NextStep, Observation
 from vdbg_env.evidence.log_line import role_of
+from vdbg_env.record.event_log import well_formed
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.run_directory import GUARD, RunDirectory, RunHead, way_on
 from vdbg_env.report.model import (
@@ -58,6 +60,7 @@ def run_report(
     finish: Finish | None = None,
 ) -> Report:
     """Return the whole report; of a run that is not at its end, `finish` says how it was cut short."""
+    progress = replace(progress, visits=tuple(_as_started(visit, directory) for visit in progress.visits))
     report = assemble(
         progress,
         finish or progress.finish or conclude(progress.state.trail),
@@ -67,6 +70,28 @@ def run_report(
         elapsed_s=elapsed_s,
     )
     return complete(report, directory, cores=cores, sources=sources, redact=redact)
+
+
+def _as_started(visit: StepVisit, run: Path) -> StepVisit:
+    """Return a visit with the command and variables that its last attempt was started with, whatever today's are."""
+    ranks = last_attempt(visit.observations)
+    if not ranks or not isinstance(visit.decision, RunStep):
+        return visit
+    own = (first_failure(ranks) or ranks[0]).directory
+    # The attempt's folder has those of several ranks, that of a single rank its own.
+    folder = next((run / one for one in (own, own.rpartition("/")[0]) if (run / one / "env.json").is_file()), None)
+    if folder is None:
+        return visit
+    of_then = re.compile(rf"/[^\s:,=]*/(?={re.escape(own)})")  # the run's folder
+    with well_formed(f"{folder}"):
+        words = read_document(folder / "argv.json")["argv"]
+        delta = read_document(folder / "env.json")["delta"]
+        invocation = replace(
+            visit.decision.invocation,
+            argv=tuple(of_then.sub("", word) for word in words),
+            env={name: text and of_then.sub("", text) for name, text in delta.items()},
+        )
+    return replace(visit, decision=replace(visit.decision, invocation=invocation))
 
 
 def assemble(

@@ -19,7 +19,7 @@ from vdbg_env.report.assemble import SHOWED, run_report
 from vdbg_env.report.model import Report
 from vdbg_env.run.begin import pseudonyms
 from vdbg_env.run.history import condition
-from vdbg_env.run.library import RunbookLibrary
+from vdbg_env.run.library import RunbookLibrary, recorded_inputs
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.state import Facts
 
@@ -42,14 +42,9 @@ def report_anew(
     Raises BadInput when its runbook has changed since: its steps would be judged by other rules.
     """
     head = run.read_head()
-    runbook = library.load_recorded(head)
-    if runbook.digest != head.digest:
-        raise BadInput(
-            f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
-            next_step=f"read the report of then: {run.path / 'report.md'}",
-        )
+    runbook = library.load_recorded(run, head)
     facts = part_of(head, "facts", Facts)
-    state, _ = machine.start(runbook, {name: head.inputs.get(name) for name in runbook.inputs}, facts)
+    state, _ = machine.start(runbook, recorded_inputs(runbook, head), facts)
     log = LastOf(read_events(run.events))
     progress = replay(at_start(state), log, library.branching(head.inputs, facts))
     finish = progress.finish

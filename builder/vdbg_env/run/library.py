@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from platformdirs import user_config_path
 
 from vdbg_env.common import yaml_source
+from vdbg_env.common.console import note
 from vdbg_env.common.errors import BadInput, nearest, unreadable
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument, Complaint, Value, YamlSource
@@ -22,7 +23,7 @@ from vdbg_env.runbook.parse import Library
 from vdbg_env.runbook.state import BranchTo, Facts, RunState
 
 if TYPE_CHECKING:
-    from vdbg_env.record.run_directory import RunHead
+    from vdbg_env.record.run_directory import RunDirectory, RunHead
 
 
 Origin = Literal["named", "project", "user", "shipped"]
@@ -84,6 +85,11 @@ def _read(path: Path) -> YamlSource:
     return yaml_source.read(data, str(path))
 
 
+def recorded_inputs(runbook: Runbook, head: RunHead) -> dict[str, Data]:
+    """Return the inputs of a recorded run; one that the runbook did not have then has its default."""
+    return {name: head.inputs.get(name, wanted.default) for name, wanted in runbook.inputs.items()}
+
+
 class RunbookLibrary:
     """The runbooks by name: `files`, then those of `folders`; `project` is the current folder.
 
@@ -130,10 +136,36 @@ class RunbookLibrary:
         """
         return self.load_entry(self.entry(name))
 
-    def load_recorded(self, head: RunHead) -> Runbook:
-        """Return the runbook of a recorded run: its own copy, else its file if that is still there, else by name."""
-        named = any(entry.name == head.runbook and entry.origin == "named" for entry in self.entries)
-        return self.load(head.runbook if named or not Path(head.runbook_file).is_file() else head.runbook_file)
+    def load_recorded(self, run: RunDirectory, head: RunHead) -> Runbook:
+        """Return the runbook of a recorded run: its own copy, else its file if that is still there, else by name.
+
+        A runbook that was shipped with another release is taken as it is shipped today, where it judges every recorded
+        step as it was judged then. Raises BadInput for any other that has changed since.
+        """
+        origin = next((entry.origin for entry in self.entries if entry.name == head.runbook), None)
+        file = Path(head.runbook_file)
+        shipped = origin == "shipped" and file.parent == Path(str(head.facts.get("data_dir")))
+        runbook = self.load(head.runbook if shipped or origin == "named" or not file.is_file() else head.runbook_file)
+        if runbook.digest == head.digest:
+            return runbook
+        if shipped:
+            # A list of runbooks does without these modules, which take long to import.
+            from vdbg_env.record.event_log import read_events
+            from vdbg_env.record.progress import at_start, judges_alike
+            from vdbg_env.record.run_directory import part_of
+
+            facts = part_of(head, "facts", Facts)
+            start = at_start(machine.start(runbook, recorded_inputs(runbook, head), facts)[0])
+            if judges_alike(start, read_events(run.events), self.branching(head.inputs, facts)):
+                note(f"note: runbook {runbook.name!r} has changed since; today's judges the recorded steps alike")
+                return runbook
+        raise BadInput(
+            f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
+            cause="its recorded steps would be judged by other rules",
+            next_step=f"read the report of then: {run.path / 'report.md'}"
+            if (run.path / "report.md").is_file()
+            else f"vdbg-env runbook {runbook.name} begins anew",
+        )
 
     def kept_texts(self, name: str) -> dict[str, str]:
         """Return the texts of the runbooks and shared steps that a run of `name` needs again in any folder.

@@ -50,7 +50,7 @@ from vdbg_env.run.begin import (
 from vdbg_env.run.builtins import BuiltinSteps, catalogue
 from vdbg_env.run.execute import Execution, Listener, Person, redacted
 from vdbg_env.run.guarded import Guarded
-from vdbg_env.run.library import RunbookLibrary
+from vdbg_env.run.library import RunbookLibrary, recorded_inputs
 from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement
 from vdbg_env.run.ranks import PseudonymousSteps
 from vdbg_env.run.recordings import (
@@ -278,13 +278,7 @@ class Session:
                 f"run {head.run!r} is a replay of a recording, and its next step would be run here for real",
                 next_step=f"vdbg-env runbook {head.runbook} --replay DIR plays it again from its beginning",
             )
-        runbook = self._library.load_recorded(head)
-        if runbook.digest != head.digest:
-            raise BadInput(
-                f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
-                cause="its recorded steps would be judged by other rules",
-                next_step=f"vdbg-env runbook {runbook.name} begins anew",
-            )
+        runbook = self._library.load_recorded(directory, head)
         names = pseudonyms({**place.environment, **self._environment}) if head.pseudonyms else None
         inputs = self._inputs_again(runbook, head, names)
         redactor, sensitive = self._redactor(runbook, inputs, names)
@@ -341,7 +335,7 @@ class Session:
     def _inputs_again(self, runbook: Runbook, head: RunHead, names: Pseudonyms | None) -> dict[str, Data]:
         """Return the recorded inputs; those that were redacted have to be given again."""
         request = self._request
-        inputs: dict[str, Data] = {name: head.inputs.get(name) for name in runbook.inputs}
+        inputs = recorded_inputs(runbook, head)
         lost = [name for name, value in inputs.items() if _is_lost(json.dumps(value), head)]
         if not lost:
             return inputs

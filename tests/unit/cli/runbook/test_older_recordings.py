@@ -9,7 +9,8 @@ import pytest
 
 from vdbg_env.cli import main
 
-RECORDED = Path(__file__).parents[3] / "data" / "recordings" / "before-relayout"
+RECORDINGS = Path(__file__).parents[3] / "data" / "recordings"
+RECORDED = RECORDINGS / "before-relayout"
 # What depends on the day, the folder or the version of the tool.
 OF_TODAY = {"run", "started", "duration_s", "started_s", "tool_version", "origin", "provenance", "environment", "host"}
 ADDED_SINCE = {"held_by", "known", "fingerprint", "part", "node", "deaths", "process", "rank", "root_cause", "address"}
@@ -71,3 +72,76 @@ def test_a_recorded_run_is_replayed(here: Path, capsys: pytest.CaptureFixture[st
     expected = json.loads((here / "finished" / "report.json").read_text())
     assert (status, report["verdict"]) == (3, expected["verdict"])
     assert outcomes(report)[:2] == outcomes(expected)[:2]  # the third looks at this machine
+
+
+@pytest.fixture
+def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the runs of commit d1d39e0f, one of them by its own form of a shipped runbook."""
+    shutil.copytree(RECORDINGS / "before-rooms", tmp_path, dirs_exist_ok=True)
+    for head in tmp_path.glob("*/run.json"):  # the folder in which the command was typed
+        head.write_text(head.read_text().replace("/home/user", str(tmp_path)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path))
+    monkeypatch.delenv("SLOW", raising=False)
+    return tmp_path
+
+
+def test_runs_of_d1d39e0f_are_listed_and_shown(rooms: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "list", "--json"]) == 0
+    listed = {run["run"]: run["condition"] for run in printed(capsys)["runs"]}
+    assert listed == {"killed": "cut off", "20261124-165639-guard-4fcf": "finished"}
+    for run in ("killed", "guarded"):
+        assert main(["runs", "show", run]) == 0
+    assert "cut off" in capsys.readouterr().out
+
+
+def test_a_run_of_a_shipped_runbook_that_changed_since_is_reported_as_it_was_started(
+    rooms: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    then = json.loads((rooms / "guarded" / "report.json").read_text())
+    for command in (["runs", "report", "guarded", "--format", "json"], ["runbook", "--resume", "guarded", "--json"]):
+        assert main(command) == 3
+        told = capsys.readouterr()
+        report = json.loads(told.out)
+        assert "has changed since; today's judges the recorded steps alike" in told.err
+        assert lasting(report["steps"]) == lasting(then["steps"])  # PYTHONFAULTHANDLER, set today, was not set then
+        assert [found["message"] for found in report["findings"]] == [found["message"] for found in then["findings"]]
+    for form in ("markdown", "text"):
+        assert main(["runs", "report", "guarded", "--format", form]) == 3
+        assert "illegal memory access" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("recorded", "other"),
+    [
+        ('"outcome": "fail"', '"outcome": "pass"'),
+        ('"attempt_started", "step": "guarded"', '"attempt_started", "step": "x"'),
+    ],
+)
+def test_a_run_that_todays_runbook_judges_otherwise_is_refused(
+    rooms: Path, capsys: pytest.CaptureFixture[str], recorded: str, other: str
+) -> None:
+    events = rooms / "guarded" / "events.jsonl"
+    assert recorded in events.read_text()
+    events.write_text(events.read_text().replace(recorded, other))
+    (rooms / "guarded" / "report.md").touch()
+    assert main(["runs", "report", "guarded", "--format", "json"]) == 2
+    assert "has changed since run" in (told := capsys.readouterr().err) and "report.md" in told
+
+
+def test_a_run_whose_engine_was_killed_is_resumed(rooms: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runbook", "--resume", "killed", "--batch", "--json"]) == 3
+    report = printed(capsys)
+    steps = [("baseline", "reproduced"), ("blocking", "reproduced"), ("health", "pass")]
+    assert (report["verdict"], outcomes(report)) == ("reproduced", steps)
+
+
+def test_a_recording_of_d1d39e0f_is_replayed_and_a_run_begun_from_another(
+    rooms: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [("baseline", "reproduced"), ("blocking", "reproduced")]
+    replay = ["--replay", "recording", "--run-dir", "again", "--json", "--", "sh", "crash.sh"]
+    for argv in (replay, ["--from", "killed", "--run-dir", "other", "--batch", "--json"]):
+        assert main(["runbook", "./two-steps.yaml", *argv]) == 3
+        assert outcomes(printed(capsys))[:2] == steps
