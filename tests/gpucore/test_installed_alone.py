@@ -16,9 +16,9 @@ LIBRARY = ROOT / "builder" / "gpucore"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel of the folder alone."""
+    """Return the wheel of the folder alone, made from its sdist."""
     out = tmp_path_factory.mktemp("dist")
-    argv = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(out), str(LIBRARY)]
+    argv = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(LIBRARY)]
     ran = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (made,) = out.glob("gpucore-*.whl")

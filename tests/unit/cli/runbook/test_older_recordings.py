@@ -107,7 +107,7 @@ def test_a_run_of_a_shipped_runbook_that_changed_since_is_reported_as_it_was_sta
         assert "has changed since; today's judges the recorded steps alike" in told.err
         assert lasting(report["steps"]) == lasting(then["steps"])  # PYTHONFAULTHANDLER, set today, was not set then
         assert [found["message"] for found in report["findings"]] == [found["message"] for found in then["findings"]]
-    for form in ("markdown", "text"):
+    for form in ("markdown", "terminal"):
         assert main(["runs", "report", "guarded", "--format", form]) == 3
         assert "illegal memory access" in capsys.readouterr().out
 
