@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from vdbg_env.common.patterns import LineMatcher, Matchers, MatcherSpec, SearchTimer
 from vdbg_env.evidence.finding import Observation
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress
@@ -46,8 +47,6 @@ from vdbg_env.runbook.model import (
     Watch,
 )
 from vdbg_env.runbook.state import AskPerson, Facts, Invocation, StepResult, UseBuiltin
-from vdbg_env.supervisor.job import MatcherSpec
-from vdbg_env.supervisor.matching import LineMatcher, Matchers, SearchTimer
 
 PATTERNS = (
     "an illegal memory access was encountered|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",

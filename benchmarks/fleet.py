@@ -24,8 +24,8 @@ from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation, RankClock, WorkerEnvironment
 from vdbg_env.record.progress import to_document
 from vdbg_env.record.run_directory import RunDirectory, RunHead
-from vdbg_env.report.as_html import write_report
 from vdbg_env.report.assemble import run_report
+from vdbg_env.report.pages import write_report
 from vdbg_env.run.execute import Execution
 from vdbg_env.run.orders import ENDED, KEY, NODE, SEAL, Orders, sealed
 from vdbg_env.run.placement import Layout

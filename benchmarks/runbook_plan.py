@@ -15,8 +15,7 @@ from pathlib import Path
 from benchmarks.paired import run_once
 from vdbg_env.common import yaml_source
 from vdbg_env.report.runbooks import as_text
-from vdbg_env.run.builtins import catalogue
-from vdbg_env.run.library import RunbookLibrary
+from vdbg_env.run.library import RunbookLibrary, catalogue
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.lint import load
 from vdbg_env.runbook.machine import final_inputs

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.paired import measure
-from vdbg_env.crash.triage import rule_book
+from vdbg_env.evidence.triage_rules import rule_book
 
 FAILURE = (
     "(EngineCore pid=154) ERROR 11-03 23:14:03 [core.py:1357] "

@@ -16,7 +16,8 @@ from gpucore.elf import Buffer, Elf, looks_like_elf
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env_lines.units import cubin_for, parse_arch
 

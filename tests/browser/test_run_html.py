@@ -15,8 +15,8 @@ from tests.browser.chromium import Page, chromium, program
 from tests.support import reports
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.evidence.finding import NextStep
-from vdbg_env.report.as_html import render
 from vdbg_env.report.model import Report
+from vdbg_env.report.pages import as_html as render
 
 pytestmark = [
     pytest.mark.browser,

@@ -12,7 +12,7 @@ from tests.support.killing import left_running
 from tests.support.ladder import WORKLOADS, lay_out, program
 from tests.support.triage import LOGS
 from vdbg_env.cli import main
-from vdbg_env.crash.triage import rule_book
+from vdbg_env.evidence.triage_rules import rule_book
 
 pytestmark = pytest.mark.slow
 

@@ -3,8 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from vdbg_env.run.builtins import catalogue
-from vdbg_env.run.library import Folder, RunbookLibrary
+from vdbg_env.run.library import Folder, RunbookLibrary, catalogue
 from vdbg_env.runbook.model import Runbook
 
 RUNBOOKS = Path(__file__).parents[2] / "runbooks"

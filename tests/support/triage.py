@@ -7,8 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from vdbg_env.crash.triage import rule_book
-from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook
+from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier
 from vdbg_env.evidence.triage_verdict import Triage, judge
 

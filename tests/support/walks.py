@@ -25,8 +25,8 @@ from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 from vdbg_env.run.attempt import OneRank
-from vdbg_env.run.builtins import BuiltinSteps, catalogue
 from vdbg_env.run.execute import Execution
+from vdbg_env.run.library import BuiltinSteps, catalogue
 from vdbg_env.run.recordings import ReplayedStep
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.machine import final_inputs

@@ -36,7 +36,9 @@ ROOMS: dict[str, set[str]] = {
 
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
 INSIDE: dict[str, tuple[str, ...]] = {
-    "common": ("errors", "console", "files", "plug_ins", "resources", "yaml_source", "stop", "programs", "flags"),
+    "common": (
+        "errors", "console", "files", "plug_ins", "resources", "patterns", "yaml_source", "stop", "programs", "flags",
+    ),
     "image": (
         "context", "settings", "profile", "knowledge", "plan", "planner", "manifests",
         "patch",
@@ -54,12 +56,12 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "crash": ("files", "line_packs", "places"),
     "report": (
-        "model", "assemble", "as_terminal", "as_markdown", "as_html",
+        "model", "assemble", "as_terminal", "pages",
         "runbooks",
     ),
     "lines": ("packs",),
     "supervisor": (
-        "proc", "process_tree", "control_files", "job", "launch", "matching", "streams", "helpers", "sockets", "watch",
+        "proc", "process_tree", "control_files", "job", "launch", "streams", "helpers", "sockets", "watch",
         "loop", "request_driver", "__main__",
     ),
     "engine": (
@@ -71,7 +73,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     "run": (
         "nccl_ras", "placement", "library", "failure_pages", "guarded", "job", "attempt",
         "local", "container", "orders", "rank_record", "rank", "ranks", "recordings", "stale", "doctor",
-        "capture", "capture_proxy", "execute", "builtins", "core_code", "builtin_steps", "builtin_readers",
+        "capture", "capture_proxy", "execute", "core_code", "builtin_steps", "builtin_readers",
         "begin", "session", "history", "crash_groups", "again", "guard",
     ),
     "agents": ("library", "answer", "folders", "tools", "server", "annotate", "pytest_plugin"),

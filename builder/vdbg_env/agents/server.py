@@ -227,8 +227,8 @@ class _Call:
 @cache
 def _resources() -> Mapping[str, str]:
     """Return the schemas of the JSON and the failure pages, by URI."""
-    from vdbg_env.run.builtins import runbook_library  # loads all that runs a runbook
     from vdbg_env.run.failure_pages import failure_pages, render_all
+    from vdbg_env.run.library import runbook_library  # loads all that runs a runbook
 
     schemas = sorted((SHIPPED_DATA / "docs" / "schemas").glob("*.schema.json"))
     pages = render_all(failure_pages(runbook_library()))

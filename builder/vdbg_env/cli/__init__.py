@@ -23,7 +23,8 @@ import click
 
 from vdbg_env import __version__
 from vdbg_env.common import console, plug_ins
-from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError, nearest
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError
 from vdbg_env.common.files import refusal_cause
 from vdbg_env.common.stop import ToldToStop
 

@@ -470,8 +470,7 @@ def _render_patch(existing: Path, folder: Path, flags: RenderFlags) -> int:
 
 def _without_requests(runbook: str, inputs: Mapping[str, str]) -> str | None:
     """Return why a pod would not begin this runbook on a server with these inputs; raises BadInput for wrong ones."""
-    from vdbg_env.run.builtins import runbook_library
-    from vdbg_env.run.library import runbook_names
+    from vdbg_env.run.library import runbook_library, runbook_names
     from vdbg_env.runbook.model import Manual
 
     if runbook not in runbook_names() and ("/" in runbook or runbook.endswith((".yaml", ".yml"))):

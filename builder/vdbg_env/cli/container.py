@@ -22,7 +22,7 @@ from vdbg_env.engine.request import ContainerFlags, read_flags, run_in_image
 from vdbg_env.engine.targets import dump_store
 from vdbg_env.run import doctor
 from vdbg_env.run.doctor import TOOLS, Status, judge
-from vdbg_env.run.stale import Settings, stale_settings
+from vdbg_env.runbook.workload import Settings, stale_settings
 
 _EVERYDAY = {"image", "gpu", "dumps", "mounts", "variables", "ports", "user"}
 

@@ -20,13 +20,14 @@ from typing import Any, Self
 import click
 from click.core import ParameterSource
 
-from vdbg_env.cli.places import ALL, SECTIONS, PlaceFlags, container_request, place_options, placement_request
+from vdbg_env.cli.places import ALL, CONTAINER, JOB, SECTIONS, SLURM, PlaceFlags
 from vdbg_env.common import console
 from vdbg_env.common.console import duration, json_text, note, printable, shows_colour
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.files import open_file, write_whole
-from vdbg_env.common.flags import Option, Sectioned, takes
-from vdbg_env.image.settings import CAPABILITIES, RunSettings, StepContainer
+from vdbg_env.common.flags import Option, Sectioned, refuse, takes, takes_some
+from vdbg_env.engine.request import read_flags
+from vdbg_env.image.settings import CAPABILITIES, RunSettings, StepContainer, parse_size
 from vdbg_env.record.event_log import Event
 from vdbg_env.record.progress import Progress, ranks_of
 from vdbg_env.record.run_directory import GUARD, RunDirectory, RunHead, part_of
@@ -35,10 +36,11 @@ from vdbg_env.report import as_terminal, model, runbooks
 from vdbg_env.report.assemble import typed_outside
 from vdbg_env.report.model import ended
 from vdbg_env.run import guard
-from vdbg_env.run.begin import RunbookRequest, plug_in, recorded_placement
-from vdbg_env.run.builtins import runbook_library
+from vdbg_env.run.begin import ContainerRequest, RunbookRequest, plug_in, recorded_placement
 from vdbg_env.run.guarded import Guarded, GuardFlags, core_room, forget_old_runs
 from vdbg_env.run.history import named_by_guard
+from vdbg_env.run.library import runbook_library
+from vdbg_env.run.placement import PlacementRequest, Scratch
 from vdbg_env.run.session import RunView, Session
 from vdbg_env.runbook.state import AskPerson, StepRecord
 from vdbg_env.runbook.workload import MEMORY_MAP
@@ -253,6 +255,64 @@ def run(request: RunbookRequest) -> int:
     return done.status
 
 
+# Turn the flags of a place into requests.
+
+
+def container_request(context: click.Context, flags: PlaceFlags) -> ContainerRequest | None:
+    """Turn the flags into a request for containers; None where steps run here.
+
+    Raises BadInput for a wrong value, and a usage error for a flag of containers where none are requested.
+    """
+    on = flags.on or ("docker" if flags.image else "local")
+    if on != "docker":
+        refuse(context, ("image", *CONTAINER), "steps in containers: add --on docker")
+        return None
+    run = read_flags(flags)
+    place = run.settings
+    return ContainerRequest(
+        run=replace(run, settings=replace(place, mounts=(), user=None, folder=None)),
+        mounts=place.mounts,
+        user=place.user,
+        memory=parse_size(flags.memory, "--memory") if flags.memory else None,
+        folder=place.folder,
+    )
+
+
+def placement_request(context: click.Context, flags: PlaceFlags) -> PlacementRequest | None:
+    """Turn the flags into a request; None where a step has one rank here.
+
+    Raises a usage error for a flag that has no effect there.
+    """
+    of_cluster = flags.on not in {None, "local", "docker"}
+    if not of_cluster:
+        refuse(context, SLURM, "ranks of Slurm: add --on slurm")
+    if not flags.submit:
+        refuse(context, JOB, "a job that is queued: add --submit")
+    if not flags.scratch:
+        refuse(context, {"scratch_limit"}, "the dumps of a node's own folder: add --scratch DIR")
+    if of_cluster:
+        return PlacementRequest(
+            on=flags.on or "slurm",
+            ranks=flags.ranks,
+            nodes=flags.nodes,
+            arguments=flags.slurm_arguments,
+            scratch=_scratch(flags),
+        )
+    if flags.nodes:
+        raise click.UsageError("--nodes is for ranks of a cluster: add --on slurm")
+    if flags.on == "docker" and flags.ranks:
+        raise click.UsageError("a step has one container: leave out --ranks, or --on docker")
+    return PlacementRequest(ranks=flags.ranks) if flags.ranks else None
+
+
+def _scratch(flags: PlaceFlags) -> Scratch | None:
+    if flags.scratch is None:
+        return None
+    if not flags.scratch.is_absolute():
+        raise click.UsageError(f"--scratch {flags.scratch}: it is a folder of each node, so give its whole path")
+    return Scratch(folder=str(flags.scratch), limit=parse_size(flags.scratch_limit, "--scratch-limit"))
+
+
 # The flags of a run's place, from its record: a run that begins from it takes over those that are not given.
 
 
@@ -351,7 +411,7 @@ _EVERYDAY = {"inputs", "plan", "resume", "from_run", "batch", "json", "on", "ima
 @click.argument("name", required=False, metavar="NAME", shell_complete=_names)
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @takes(request=RunbookRequest)
-@place_options(*ALL)
+@takes_some(PlaceFlags, ALL)
 @click.pass_context
 def runbook_command(
     context: click.Context, /, name: str | None, argv: tuple[str, ...], request: RunbookRequest, **flags: Any

@@ -16,8 +16,8 @@ from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.evidence.knowledge import explain_name, is_name
 from vdbg_env.record.run_directory import replacement, write_new
 from vdbg_env.report import runbooks
-from vdbg_env.run.builtins import runbook_library
 from vdbg_env.run.failure_pages import failure_pages, render_all
+from vdbg_env.run.library import runbook_library
 from vdbg_env.run.stale import installed_vllm, name_complaints
 from vdbg_env.runbook.model import SCHEMA_FILE, json_schema
 from vdbg_env.runbook.parse import formatted, skeleton

@@ -168,11 +168,11 @@ def report_command(run: str, form: str, write: bool) -> int:
       vdbg-env runs report latest --format markdown
     """
     from vdbg_env.crash.files import CoreFiles, SourceFiles
-    from vdbg_env.report import as_markdown, as_terminal, model
-    from vdbg_env.report.as_html import write_report
+    from vdbg_env.report import as_terminal, model, pages
     from vdbg_env.report.assemble import typed_outside
+    from vdbg_env.report.pages import write_report
     from vdbg_env.run.again import report_anew
-    from vdbg_env.run.builtins import runbook_library
+    from vdbg_env.run.library import runbook_library
 
     directory = find_run(run, os.environ)
     sources = SourceFiles()
@@ -185,7 +185,7 @@ def report_command(run: str, form: str, write: bool) -> int:
     )
     match form:
         case "markdown":
-            click.echo(as_markdown.render(report), nl=False)
+            click.echo(pages.as_markdown(report), nl=False)
         case "json":
             click.echo(model.report_json(report), nl=False)
         case _:

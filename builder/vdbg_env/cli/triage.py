@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vdbg_env.cli.options import lines_option, memory_map_option
-from vdbg_env.cli.places import FEW, PlaceFlags, container_request, given_option, place_options
+from vdbg_env.cli.places import FEW, PlaceFlags
 from vdbg_env.common import console
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.flags import Sectioned
+from vdbg_env.common.flags import Sectioned, given_options, takes_some
 from vdbg_env.common.resources import SHIPPED_DATA
 
 if TYPE_CHECKING:
     from vdbg_env.crash.line_packs import PackedLines
     from vdbg_env.crash.memory_map import MemoryMap
-    from vdbg_env.run.begin import ContainerRequest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,7 +36,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 )
 @lines_option
 @memory_map_option
-@place_options(*FEW)
+@takes_some(PlaceFlags, FEW)
 @click.pass_context
 def triage_command(
     context: click.Context,
@@ -66,9 +65,9 @@ def triage_command(
     """
     from vdbg_env.crash.triage import triage_json, triage_logs, triage_text
 
-    given = given_option(context)
+    given = given_options(context, FEW)
     if given and not run:
-        raise click.UsageError(f"{given} is for the runbook that --run starts", context)
+        raise click.UsageError(f"{given[0].opts[-1]} is for the runbook that --run starts", context)
     if place["on"] == "slurm":
         raise click.UsageError("--run starts one rank: vdbg-env runbook NAME --on slurm starts more", context)
     targets, argv = _split(logs, run)
@@ -81,8 +80,7 @@ def triage_command(
     start = _runbook(verdict.failure.runbook)
     if run and start:
         console.note(*triage_text(verdict, start).split("\n"))
-        container = container_request(context, PlaceFlags(**place))
-        return _start_runbook(start, argv, container, as_json=as_json)
+        return _start_runbook(start, argv, context, PlaceFlags(**place), as_json=as_json)
     console.show(triage_json(verdict) if as_json else triage_text(verdict, start))
     return {True: 3, False: 0, None: 4}[verdict.failed]
 
@@ -103,11 +101,14 @@ def _runbook(name: str | None) -> str | None:
     return runbook_to_start(name, runbook_names())
 
 
-def _start_runbook(runbook: str, argv: tuple[str, ...], container: ContainerRequest | None, *, as_json: bool) -> int:
+def _start_runbook(
+    runbook: str, argv: tuple[str, ...], context: click.Context, place: PlaceFlags, *, as_json: bool
+) -> int:
     # What runs a runbook takes twice the memory of reading a log, and is loaded only for it.
-    from vdbg_env.cli.runbook import run
+    from vdbg_env.cli.runbook import container_request, run
     from vdbg_env.run.begin import RunbookRequest
 
+    container = container_request(context, place)
     return run(RunbookRequest(runbook=runbook, argv=argv, json=as_json, container=container))
 
 

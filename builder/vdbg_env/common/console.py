@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
@@ -71,6 +72,14 @@ def note(*lines: str) -> None:
 def shows_colour(stream: TextIO) -> bool:
     """Say whether a stream is a terminal that shows colours, and the user did not switch them off (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word most like `word`, or None when none is like it."""
+    options = list(known)
+    lowered = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    return lowered[close[0]] if close else None
 
 
 def one_line(value: str, what: str) -> str:

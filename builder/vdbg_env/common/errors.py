@@ -14,10 +14,8 @@ A crash of the *workload under study* is never an error here: it is an observati
 
 from __future__ import annotations
 
-import difflib
 import errno
 import shlex
-from collections.abc import Iterable
 from typing import Final
 
 from gpucore.errors import ExplainedError, GpucoreError
@@ -82,11 +80,3 @@ class Interrupted(VdbgError):
     def __init__(self, what: str, *, signal: int = 2, next_step: str | None = None) -> None:
         super().__init__(what, next_step=next_step)
         self.exit_status = 128 + signal
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most like `word`, or None when none is like it."""
-    options = list(known)
-    lowered = {option.lower(): option for option in options}
-    close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    return lowered[close[0]] if close else None

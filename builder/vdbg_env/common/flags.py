@@ -93,6 +93,12 @@ def takes(*, option: type[click.Option] | None = None, **groups: type) -> Callab
     return add
 
 
+def takes_some(group: type, names: Sequence[str]) -> Callable[[Function], Function]:
+    """Give a command these of the options that a dataclass declares, in this order, each as a value of its own."""
+    declared = dict(zip((one.name for one in fields(group)), options_of(group), strict=True))
+    return with_options(*(declared[name] for name in names))
+
+
 def options_of(group: type, option: type[click.Option] | None = None) -> Iterator[Callable[[Any], Any]]:
     """Yield click's options for the fields of a dataclass that are declared by `flag`."""
     hints = get_type_hints(group)

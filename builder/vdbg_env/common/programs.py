@@ -126,6 +126,15 @@ def tool_version(said: str) -> str:
     return found[1] if found else ""
 
 
+def toolkit_release(programs: ProgramRunner) -> str | None:
+    """Return the release of the nvcc that kernels would be compiled with at run time, None without one."""
+    nvcc = programs.which("nvcc")
+    try:
+        return (tool_version(programs.run([nvcc, "--version"], timeout_s=20).stdout) or None) if nvcc else None
+    except HostNotAble:
+        return None
+
+
 # The GPUs of this machine, asked of nvidia-smi.
 
 

@@ -8,6 +8,7 @@ keys and duplicate keys are refused: none is needed in our files, and each has i
 from __future__ import annotations
 
 import math
+import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from vdbg_env.common.console import printable
-from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.console import nearest, printable
+from vdbg_env.common.errors import BadInput
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -126,6 +127,15 @@ def read(text: bytes | str, name: str) -> YamlSource:
     if reader.complaints:
         raise BadDocument(tuple(reader.complaints))
     return YamlSource(name=name, value=reader.values[0], text=lines, places=reader.places, key_places=reader.key_places)
+
+
+def read_tables(folder: pathlib.Path) -> tuple[tuple[str, bytes], ...]:
+    """Return the YAML files of a folder, each with its path, by name; raises BadInput for a pipe or folder so named."""
+    found = sorted(folder.glob("*.yaml"))
+    for path in found:
+        if not path.is_file():  # a pipe would be waited for
+            raise BadInput(f"{path} is not a file", next_step=f"ls -l {folder}, and take it away")
+    return tuple((str(path), path.read_bytes()) for path in found)
 
 
 def validate(model: type[Model], source: YamlSource) -> Model:

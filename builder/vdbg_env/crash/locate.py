@@ -27,8 +27,8 @@ from gpucore.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.console import json_text, printable
-from vdbg_env.common.errors import BAD_INPUT, BadInput, nearest
+from vdbg_env.common.console import json_text, nearest, printable
+from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, BinarySource, CoreFiles, SourceFiles, Tell, done
 from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.places import (

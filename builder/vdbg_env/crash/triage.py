@@ -19,11 +19,10 @@ import zstandard
 
 from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput, unreadable
-from vdbg_env.common.resources import SHIPPED_DATA, read_tables
 from vdbg_env.common.stop import asked, go_on
 from vdbg_env.evidence.knowledge import shipped_knowledge
 from vdbg_env.evidence.system import parse_kernel_log
-from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook, read_rule_book
+from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence
 from vdbg_env.evidence.triage_verdict import Alternative, Triage, judge
 
@@ -103,15 +102,6 @@ def runbook_to_start(name: str | None, available: Collection[str]) -> str | None
     if name in available:
         return name
     return _ONE_RUNBOOK if name in _ALSO_FOUND and _ONE_RUNBOOK in available else None
-
-
-def rule_book(folder: Path | None = None) -> RuleBook:
-    """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
-    folder = folder or SHIPPED_DATA / "runbooks" / "triage"
-    files = read_tables(folder)
-    if not files:
-        raise BadInput(f"{folder} holds no triage rules", next_step="leave --rules out to use the shipped ones")
-    return read_rule_book(files)
 
 
 def _read_log(log: LogFile, book: RuleBook) -> LogEvidence:

@@ -9,6 +9,7 @@ import os
 import shlex
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from vdbg_env.image.settings import DumpVolume
 
 
+@dataclass(frozen=True, kw_only=True)
 class Targets:
     """A BinarySource over files, folders and wheels first, then over the images of the container engine.
 
     With `built`, of an image that this program built only what that build made is looked at.
     """
 
-    def __init__(self, *, built: bool = False) -> None:
-        self._built = built
+    built: bool = False
 
     @contextmanager
     def open(self, target: str) -> Generator[Iterator[BinaryFile], None, None]:
@@ -52,7 +53,7 @@ class Targets:
             from vdbg_env.engine.images import ImageFiles
 
             try:
-                files = stack.enter_context(ImageFiles(built=self._built).open(target))
+                files = stack.enter_context(ImageFiles(built=self.built).open(target))
             except (*BAD_INPUT, EngineFailed, HostNotAble) as error:
                 raise BadInput(
                     f"{target} is neither a file or folder here nor an image",

@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vdbg_env.common.errors import BadInput, nearest
-from vdbg_env.common.resources import SHIPPED_DATA, read_tables
-from vdbg_env.common.yaml_source import YamlSource, read, validate
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.yaml_source import YamlSource, read, read_tables, validate
 from vdbg_env.evidence.triage_rules import Pattern
 
 SCHEMA = "vdbg-env/vllm-surface/v1"

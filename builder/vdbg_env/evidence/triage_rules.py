@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +17,10 @@ import re2
 from ahocorasick_rs import AhoCorasick, BytesAhoCorasick, Implementation
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from vdbg_env.common.errors import BadInput, nearest
-from vdbg_env.common.yaml_source import BadDocument, Complaint, Path, YamlSource, read, validate
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.yaml_source import BadDocument, Complaint, Path, YamlSource, read, read_tables, validate
 from vdbg_env.evidence.finding import HowKnown
 
 NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
@@ -386,6 +389,15 @@ class RuleBook:
         rules = (self.rules[place] for place in sorted(places))
         pairs = ((rule, rule.confirm(text if rule.bare else body)) for rule in rules)
         return [(rule, groups) for rule, groups in pairs if groups is not None]
+
+
+def rule_book(folder: pathlib.Path | None = None) -> RuleBook:
+    """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
+    folder = folder or SHIPPED_DATA / "runbooks" / "triage"
+    files = read_tables(folder)
+    if not files:
+        raise BadInput(f"{folder} holds no triage rules", next_step="leave --rules out to use the shipped ones")
+    return read_rule_book(files)
 
 
 def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from vdbg_env.common import yaml_source
-from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import FileBytes
 from vdbg_env.image.profile import (
     AptPackage,

@@ -11,8 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from vdbg_env.common.console import one_line
-from vdbg_env.common.errors import BadInput, VdbgError, nearest
+from vdbg_env.common.console import nearest, one_line
+from vdbg_env.common.errors import BadInput, VdbgError
 from vdbg_env.image.context import ROOT, ContextItem, FileBytes, TreeOnDisk
 from vdbg_env.image.knowledge import Combination, ImageLibrary, VllmRow, require_compatible
 from vdbg_env.image.plan import (

@@ -17,8 +17,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from vdbg_env.common import yaml_source
-from vdbg_env.common.console import one_line
-from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.console import nearest, one_line
+from vdbg_env.common.errors import BadInput
 from vdbg_env.common.yaml_source import BadDocument, YamlSource
 from vdbg_env.image.context import FileBytes
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.common.errors import BadInput, VdbgError, nearest
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import BadInput, VdbgError
 from vdbg_env.common.files import parse_json
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import assert_never
 
-from gpucore import core
+from gpucore.core import WarpGroup as DecodedWarps
 from gpucore.core import decode_core
 from gpucore.dwarf import SourceFrame, parse_frame
 from gpucore.mangling import demangle
@@ -629,7 +629,7 @@ def _histograms(report: Report, directory: Path, cores: CoreFiles) -> Iterable[W
             yield WarpHistogram(core=path, step=step, groups=groups)
 
 
-def _group(group: core.WarpGroup) -> WarpGroup:
+def _group(group: DecodedWarps) -> WarpGroup:
     location = group.location
     return WarpGroup(
         pc=group.pc,

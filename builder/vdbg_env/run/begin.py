@@ -18,17 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from gpucore.lineinfo import LineinfoReport, Verdict, verify
 from vdbg_env.common import plug_ins, yaml_source
-from vdbg_env.common.errors import BAD_INPUT, BadInput, HostNotAble, nearest
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import BAD_INPUT, BadInput, HostNotAble
 from vdbg_env.common.flags import flag, named_values, read_by
-from vdbg_env.common.programs import ProgramRunner, Programs, read_gpus
+from vdbg_env.common.programs import ProgramRunner, Programs, read_gpus, toolkit_release
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument, YamlSource
 from vdbg_env.crash.files import BinarySource, SourceFiles
-from vdbg_env.engine.client import connect
-from vdbg_env.engine.containers import DockerContainers
 from vdbg_env.engine.request import RunRequest, settled
 from vdbg_env.engine.targets import Targets, dump_store
-from vdbg_env.image.plan import LABEL_PROOF
 from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepImage, parse_size
 from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead, part_of
@@ -37,7 +35,7 @@ from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, gpu_probe, hang_tools
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement
-from vdbg_env.run.stale import installed_versions, toolkit_release, workload_libraries, workload_python
+from vdbg_env.run.stale import installed_versions, workload_libraries, workload_python
 from vdbg_env.runbook import workload
 from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import SYNTHETIC, TOOLS, Runbook, duration_s
@@ -67,6 +65,9 @@ def step_container(request: ContainerRequest, notice: Callable[[str], None]) -> 
 
     Raises BadInput where there is no image, HostNotAble where Docker does not respond or the dump volume is too full.
     """
+    from vdbg_env.engine.client import connect  # a run on this machine needs no client of an engine
+    from vdbg_env.engine.containers import DockerContainers
+
     watched = request.run.settings.dumps if request.run.dump_quota is not None else None
     return StepContainer(
         settings=settled(
@@ -83,6 +84,8 @@ def with_image_facts(facts: Facts, image: StepImage | None) -> Facts:
     """Return the facts completed by the labels that `vdbg-env build` gave an image."""
     if image is None:
         return facts
+    from vdbg_env.image.plan import LABEL_PROOF
+
     labels = dict(image.labels)
     proof = labels.get(LABEL_PROOF)
     source = labels.get(_LABEL_SOURCE, "")

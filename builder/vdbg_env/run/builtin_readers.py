@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.crash.triage import rule_book
 from vdbg_env.evidence.deaths import DEATH_NEEDLES as DEATHS
 from vdbg_env.evidence.deaths import LOAD_NEEDLES as LOAD
 from vdbg_env.evidence.deaths import STACK_NEEDLES as STACKS
@@ -57,10 +56,10 @@ from vdbg_env.evidence.python_text import (
 )
 from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer, sanitizer_findings
 from vdbg_env.evidence.system import driver_findings, read_driver_progress
-from vdbg_env.evidence.triage_rules import RuleBook
+from vdbg_env.evidence.triage_rules import RuleBook, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence
 from vdbg_env.evidence.triage_verdict import RootCause, Triage, judge
-from vdbg_env.run.builtins import BuiltinContext, BuiltinResult, RecordedOutput, builtin
+from vdbg_env.run.library import BuiltinContext, BuiltinResult, RecordedOutput, builtin
 from vdbg_env.run.stale import installed_versions, workload_python
 from vdbg_env.runbook.state import ResultValue
 

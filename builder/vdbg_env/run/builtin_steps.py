@@ -15,7 +15,7 @@ from gpucore.elf import Buffer, Elf
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import size_text
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
-from vdbg_env.common.programs import Gpu, ProgramRunner, cuda_of_driver, read_gpus
+from vdbg_env.common.programs import Gpu, ProgramRunner, cuda_of_driver, read_gpus, toolkit_release
 from vdbg_env.crash.core import Core, explained
 from vdbg_env.crash.memory_files import fault_lines, maps_of_run
 from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
@@ -23,7 +23,6 @@ from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 from vdbg_env.evidence.gpu_findings import gpu_core_findings, maker_of, place_of
 from vdbg_env.evidence.system import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
 from vdbg_env.report.model import REPORT_FILES
-from vdbg_env.run.builtins import BuiltinContext, BuiltinResult, builtin
 from vdbg_env.run.core_code import (
     FaultingCode,
     Holder,
@@ -36,19 +35,10 @@ from vdbg_env.run.core_code import (
     opinion,
     places_to_look,
 )
-from vdbg_env.run.stale import (
-    RUNTIMES,
-    Settings,
-    Versions,
-    installed_versions,
-    mismatches,
-    settings_of,
-    shipped_tables,
-    stale_settings,
-    toolkit_release,
-    workload_python,
-)
+from vdbg_env.run.library import BuiltinContext, BuiltinResult, builtin
+from vdbg_env.run.stale import RUNTIMES, Versions, installed_versions, mismatches, shipped_tables, workload_python
 from vdbg_env.runbook.state import ResultValue
+from vdbg_env.runbook.workload import Settings, settings_of, stale_settings
 
 _PACKAGES = (
     "vllm", "torch", "triton", "flashinfer-python", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13", *RUNTIMES
@@ -162,7 +152,7 @@ def core_lines(context: BuiltinContext) -> BuiltinResult:
     notes: list[str] = []
     try:
         with context.cores.open(path) as core:
-            read = decode_core(core.data, lines=context.packed_lines)
+            read = decode_core(core.data, lines=context.packed_lines())
             places: tuple[Fault | WarpGroup, ...] = (*read.faults, *read.warp_groups)
             fault = next((place for place in places if place.location), None)
             wanted = faulting_code(fault) if fault else None
@@ -352,7 +342,7 @@ def decode_gpu_core(context: BuiltinContext) -> BuiltinResult:
 
 def _read(context: BuiltinContext, path: str, name: str) -> Core:
     with context.cores.open(path) as core:
-        read = decode_core(core.data, file=name, modified=core.modified, lines=context.packed_lines)
+        read = decode_core(core.data, file=name, modified=core.modified, lines=context.packed_lines())
         return explained(read, core.data, context.sources.text, core=path)
 
 
@@ -678,10 +668,10 @@ def locate(context: BuiltinContext) -> BuiltinResult:
 def _by_packs(context: BuiltinContext) -> BuiltinResult | None:
     """Return the lines of the first fault whose code has them in a line pack, of the kernel that was named."""
     named = context.parameters.get("kernel")
-    for path in context.paths("cores") if context.packed_lines else ():
+    for path in context.paths("cores") if context.packed_lines() else ():
         try:
             with context.cores.open(str(path)) as core:
-                faults = decode_core(core.data, lines=context.packed_lines).faults
+                faults = decode_core(core.data, lines=context.packed_lines()).faults
         except BAD_INPUT:
             continue  # the look through the binaries notes it
         for fault in faults:

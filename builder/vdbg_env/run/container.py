@@ -23,7 +23,7 @@ from docker.utils import socket as frames
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.files import read_document
 from vdbg_env.common.programs import Completed, ProgramRunner
-from vdbg_env.common.resources import PACKAGE, READERS, re2_dir
+from vdbg_env.common.resources import PACKAGE, READERS
 from vdbg_env.common.stop import ToldToStop, waiting
 from vdbg_env.crash.files import LARGEST, BinaryFile, BinarySource, SourceText
 from vdbg_env.engine.client import GONE, OUR_LABEL, Engine, engine_errors, explain, inspect_image, printed
@@ -33,7 +33,7 @@ from vdbg_env.evidence.finding import Ended, EndedBy, Observation
 from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepImage, Ulimit
 from vdbg_env.record.run_directory import write_json
 from vdbg_env.run.attempt import LOST, SupervisedStep, has_ended
-from vdbg_env.run.job import StepSettings, job_for, mark_of
+from vdbg_env.run.job import RE2, StepSettings, job_for, mark_of
 from vdbg_env.runbook.model import SYNTHETIC
 from vdbg_env.runbook.state import Invocation
 from vdbg_env.supervisor import control_files
@@ -208,7 +208,7 @@ class StepContainers:
 
         RE2 is compiled for this Python: an image with another one cannot import it, and does without.
         """
-        code = (PACKAGE, READERS, re2_dir())
+        code = (PACKAGE, READERS, RE2)
         return (
             *(Mount(source=str(folder), target=f"{PACKAGES}/{folder.name}", read_only=True) for folder in code),
             Mount(source=str(self._runbooks), target=DATA, read_only=True),

@@ -15,7 +15,7 @@ from gpucore.fatbin import EntryKind, find_device_code
 from gpucore.lineinfo import FileReport, verify
 from vdbg_env.common.errors import BAD_INPUT, VdbgError
 from vdbg_env.evidence.finding import Finding
-from vdbg_env.run.builtins import BuiltinContext
+from vdbg_env.run.library import BuiltinContext
 from vdbg_env.run.stale import workload_libraries
 from vdbg_env.runbook.judge import Crash, Fingerprint, fingerprint
 

@@ -16,8 +16,8 @@ from vdbg_env.record.progress import from_document
 from vdbg_env.record.run_directory import RunDirectory, RunFiles
 from vdbg_env.report.assemble import SHOWED, cause_by
 from vdbg_env.run.builtin_readers import read_failure, read_hang
-from vdbg_env.run.builtins import RecordedOutput
 from vdbg_env.run.history import ALL, Condition, Selection, condition, entries, lead_finding
+from vdbg_env.run.library import RecordedOutput
 from vdbg_env.runbook.judge import PREFIX, Fingerprint, is_same_cause
 from vdbg_env.runbook.model import Status
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vdbg_env.crash.triage import rule_book
+from vdbg_env.evidence.triage_rules import rule_book
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.runbook.machine import Plan, PlannedStep, plan
 from vdbg_env.runbook.model import Data, Manual, Outcome, Run, Runbook, Step, Uses

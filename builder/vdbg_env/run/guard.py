@@ -13,9 +13,9 @@ from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.stop import ToldToStop, stoppable
 from vdbg_env.evidence.finding import Ended, EndedBy, Finding
 from vdbg_env.record.run_directory import GUARD
-from vdbg_env.report.as_html import write_report
 from vdbg_env.report.assemble import flags_after_guard, typed_outside
 from vdbg_env.report.model import Report
+from vdbg_env.report.pages import write_report
 from vdbg_env.run.begin import RunbookRequest
 from vdbg_env.run.crash_groups import of_same_cause, recorded_crashes
 from vdbg_env.run.guarded import Announcer, Guarded, Room, fitting, listed

@@ -10,19 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import re2
+
 import vdbg_env
+from vdbg_env.common.patterns import MatcherSpec
 from vdbg_env.common.programs import ProgramRunner
-from vdbg_env.common.resources import re2_dir
 from vdbg_env.record.redactor import Pseudonyms, as_literals, secret_values
 from vdbg_env.run.guarded import Guarded
 from vdbg_env.runbook.model import SYNTHETIC, HangAction, Matcher, ServerDriver
 from vdbg_env.runbook.state import OURS, Invocation
 from vdbg_env.supervisor import helpers
-from vdbg_env.supervisor.job import HangCommand, Job, MatcherSpec
+from vdbg_env.supervisor.job import HangCommand, Job
 from vdbg_env.supervisor.process_tree import KINDS
 
 PACKAGES = Path(vdbg_env.__file__).parents[1]
-LIBRARIES = (str(re2_dir().parent),)  # searched by a supervisor after its standard library
+RE2 = Path(re2.__file__).parent  # given to a supervisor, which is started without any package
+LIBRARIES = (str(RE2.parent),)  # searched by a supervisor after its standard library
 SUPERVISOR = Path("vdbg_env") / "supervisor"  # below the folder that holds the package
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.files import read_document
+from vdbg_env.common.patterns import LineMatcher, Matchers, MatcherSpec, SearchTimer
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.evidence.finding import Ended, EndedBy, Match, Observation
 from vdbg_env.record.masking import redact_run
@@ -27,8 +28,6 @@ from vdbg_env.run.placement import Layout, StartedAttempt, StepPlacement
 from vdbg_env.runbook.model import Matcher
 from vdbg_env.runbook.state import Invocation, placed
 from vdbg_env.supervisor.control_files import ENDED
-from vdbg_env.supervisor.job import MatcherSpec
-from vdbg_env.supervisor.matching import LineMatcher, Matchers, SearchTimer
 
 DEEPEST = 64  # folders in folders; a run with its steps, attempts and ranks has five
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from vdbg_env import __version__
@@ -23,9 +24,9 @@ from vdbg_env.record.progress import to_document
 from vdbg_env.record.redactor import Pseudonyms, Redactor, as_literals, secret_values
 from vdbg_env.record.run_directory import RunDirectory, RunHead, part_of
 from vdbg_env.record.runs import find_run, runs_home
-from vdbg_env.report.as_html import write_report
 from vdbg_env.report.assemble import run_report
 from vdbg_env.report.model import REPORT_FILES, Report
+from vdbg_env.report.pages import write_report
 from vdbg_env.run.begin import (
     SAMPLE,
     Places,
@@ -47,10 +48,9 @@ from vdbg_env.run.begin import (
     with_sample,
     with_sample_mounted,
 )
-from vdbg_env.run.builtins import BuiltinSteps, catalogue
 from vdbg_env.run.execute import Execution, Listener, Person, redacted
 from vdbg_env.run.guarded import Guarded
-from vdbg_env.run.library import RunbookLibrary, recorded_inputs
+from vdbg_env.run.library import BuiltinSteps, RunbookLibrary, catalogue, recorded_inputs
 from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement
 from vdbg_env.run.ranks import PseudonymousSteps
 from vdbg_env.run.recordings import (
@@ -62,13 +62,13 @@ from vdbg_env.run.recordings import (
     read_recording,
     write_recording,
 )
-from vdbg_env.run.stale import Settings, installed_vllm, told_before_start
+from vdbg_env.run.stale import installed_vllm
 from vdbg_env.runbook import machine, workload
 from vdbg_env.runbook.judge import bisect_status
 from vdbg_env.runbook.machine import Plan, final_inputs, plan, unattended, unmet
 from vdbg_env.runbook.model import Data, Runbook
 from vdbg_env.runbook.state import Facts
-from vdbg_env.runbook.workload import Inputs, ray_hints
+from vdbg_env.runbook.workload import Inputs, Settings, ray_hints, told_before_start
 from vdbg_env.supervisor import sockets
 
 _FOR_THE_END_S = 120.0
@@ -308,7 +308,7 @@ class Session:
             cores=self._cores,
             binaries=place.binaries,
             sources=place.sources,
-            packed_lines=packed_lines(),
+            packed_lines=cache(packed_lines),  # a run without a core opens none
             environment=place.environment,
             write_report=lambda formats: write_report(self._report(run), directory.path, formats),
             redact=redactor.text,

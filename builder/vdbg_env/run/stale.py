@@ -1,25 +1,27 @@
-"""What the workload's interpreter has installed, and settings that have no effect in that release."""
+"""What the workload's interpreter has installed, whether it fits, and names of runbooks that it does not know."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from vdbg_env.common import yaml_source
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.common.programs import ProgramRunner, tool_version
-from vdbg_env.common.resources import SHIPPED_DATA, read_tables
-from vdbg_env.common.yaml_source import Complaint, Value
+from vdbg_env.common.programs import ProgramRunner
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.yaml_source import Complaint, Value, read_tables
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
-from vdbg_env.evidence.knowledge import NameJudgement, shipped_knowledge
-from vdbg_env.image.knowledge import Knowledge, read_knowledge, version_key
-from vdbg_env.runbook.model import Run, Runbook, Step
-from vdbg_env.runbook.workload import as_flags, recognise
+from vdbg_env.evidence.knowledge import shipped_knowledge
+from vdbg_env.runbook.workload import recognise
+
+if TYPE_CHECKING:
+    from vdbg_env.image.knowledge import Knowledge
 
 # Metadata only: importing torch takes half a minute, opens the GPU, and fails if the driver is broken. The
 # current folder is left out: a json.py in it must not be taken for Python's own.
@@ -57,15 +59,6 @@ def workload_python(programs: ProgramRunner, argv: Sequence[str] = (), *, here: 
     starter = recognise(tuple(argv)).starter
     found = starter and _interpreter(programs, starter, here=here)
     return found or _interpreter(programs, "vllm", here=here) or programs.which("python3")
-
-
-def toolkit_release(programs: ProgramRunner) -> str | None:
-    """Return the release of the nvcc that kernels would be compiled with at run time, None without one."""
-    nvcc = programs.which("nvcc")
-    try:
-        return (tool_version(programs.run([nvcc, "--version"], timeout_s=20).stdout) or None) if nvcc else None
-    except HostNotAble:
-        return None
 
 
 def installed_versions(programs: ProgramRunner, python: str, packages: Sequence[str]) -> dict[str, str]:
@@ -152,6 +145,8 @@ class Versions:
 @cache
 def shipped_tables() -> Knowledge:
     """Read the shipped tables; raises BadDocument where one is wrong."""
+    from vdbg_env.image.knowledge import read_knowledge  # its models are of builds: few runs need them
+
     return read_knowledge(read_tables(SHIPPED_DATA / "images" / "knowledge"))
 
 
@@ -173,6 +168,8 @@ def _torch_of_vllm(versions: Versions, tables: Knowledge) -> Iterator[Finding]:
 
 
 def _driver(versions: Versions, tables: Knowledge) -> Iterator[Finding]:
+    from vdbg_env.image.knowledge import version_key
+
     row = tables.cuda.get(versions.torch_cuda or "")
     if row and versions.driver and version_key(versions.driver) < version_key(row.driver.least):
         yield _finding(
@@ -182,6 +179,8 @@ def _driver(versions: Versions, tables: Knowledge) -> Iterator[Finding]:
 
 
 def _toolkit(versions: Versions) -> Iterator[Finding]:
+    from vdbg_env.image.knowledge import version_key
+
     ours, theirs = versions.toolkit, versions.torch_cuda
     if ours and theirs and version_key(ours)[:1] != version_key(theirs)[:1]:
         yield _finding(
@@ -274,98 +273,3 @@ def _uses(value: Value, place: _Place) -> Iterator[_Use]:
                 yield from _uses(inner, here)
         case _:
             return
-
-
-# What a command line, an environment or a runbook sets that this vLLM does not read, with what replaced it.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """A user's command line and the environment it inherits."""
-
-    argv: tuple[str, ...] = ()
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StaleSetting:
-    """One name whose setting has no effect, and `where`: in the command, the environment, or a step of the runbook."""
-
-    where: str
-    judged: NameJudgement
-
-    @property
-    def name(self) -> str:
-        """The flag or variable; for a piece of advice that is not followed, its id."""
-        return self.judged.name
-
-    @property
-    def text(self) -> str:
-        """One sentence with what replaced it and the source of that."""
-        source = f" ({self.judged.source})" if self.judged.source else ""
-        what = f"{self.judged.what}: " if self.judged.status == "advice" else ""
-        return f"{self.where}: {what}{self.judged.message}{source}"
-
-    @property
-    def finding(self) -> Finding:
-        """A warning: a setting without effect makes a step look tried."""
-        instead = self.judged.replaced_by
-        return Finding(
-            rule="stale-setting",
-            level=Level.WARNING,
-            message=self.text,
-            how_known=HowKnown.HOST_CHECK,
-            confidence=0.9,
-            next_step=NextStep(f"use {instead}") if instead and instead != "nothing" else None,
-        )
-
-
-def stale_settings(given: Settings, of_steps: Mapping[str, Settings], vllm: str | None) -> tuple[StaleSetting, ...]:
-    """Return what is set and deserves a word, the user's own first; `vllm` is a release, the newest known without.
-
-    Of the environment only names of the tables and of vLLM's count. A name of a step that this release does not have
-    yet is none: runbooks set what newer releases read, and it does no harm.
-    """
-    named = replace(given, environment={n: v for n, v in given.environment.items() if _is_ours(n)})
-    return (*_of_user(named, vllm), *_of_steps(of_steps, vllm))
-
-
-def settings_of(steps: Iterable[Step]) -> dict[str, Settings]:
-    """Return what each run step of a runbook changes, by its id, its engine arguments as flags."""
-    return {
-        step.id: Settings(
-            argv=("vllm", *as_flags((), step.engine_args), *(w for w in step.argv.append if w.startswith("-"))),
-            environment=step.env,
-        )
-        for step in steps
-        if isinstance(step, Run)
-    }
-
-
-def told_before_start(runbook: Runbook, given: Settings, vllm: Callable[[], str | None]) -> tuple[str, ...]:
-    """Return a line for each stale setting; `vllm` is asked only where the newest release known gives reason to."""
-    of_steps = settings_of(runbook.steps)
-    if not stale_settings(given, of_steps, None):
-        return ()
-    return tuple(setting.text for setting in stale_settings(given, of_steps, vllm()))
-
-
-def _of_user(given: Settings, vllm: str | None) -> Iterator[StaleSetting]:
-    knowledge = shipped_knowledge()
-    for where, argv, environment in (("the command", given.argv, {}), ("the environment", (), given.environment)):
-        for judged in knowledge.judge_command(argv, environment, vllm):
-            yield StaleSetting(where=where, judged=judged)
-
-
-def _of_steps(of_steps: Mapping[str, Settings], vllm: str | None) -> Iterator[StaleSetting]:
-    seen: set[str] = set()
-    for step, settings in of_steps.items():
-        for judged in shipped_knowledge().judge_command(settings.argv, settings.environment, vllm):
-            if judged.level == "error" and judged.status != "not-yet" and judged.name not in seen:
-                seen.add(judged.name)
-                yield StaleSetting(where=f"step {step}", judged=judged)
-
-
-def _is_ours(name: str) -> bool:
-    knowledge = shipped_knowledge()
-    return name.startswith("VLLM_") or name in knowledge.rows or name in knowledge.surface.names

@@ -16,7 +16,7 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from vdbg_env.common.errors import nearest
+from vdbg_env.common.console import nearest
 from vdbg_env.runbook.model import Data
 
 MAX_LENGTH = 4096  # characters of one expression

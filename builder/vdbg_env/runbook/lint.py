@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from vdbg_env.common import patterns
-from vdbg_env.common.errors import nearest
+from vdbg_env.common.console import nearest
 from vdbg_env.common.yaml_source import BadDocument, Complaint, Path, YamlSource
 from vdbg_env.runbook import expressions, workload
 from vdbg_env.runbook.expressions import BadExpression, Names, compile_condition, is_template

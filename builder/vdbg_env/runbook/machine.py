@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
-from vdbg_env.common.errors import BadInput, nearest
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence import deaths
 from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.runbook import expressions, judge, workload

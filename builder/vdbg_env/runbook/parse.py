@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from vdbg_env.common.errors import BadInput, VdbgError, nearest
+from vdbg_env.common.console import nearest
+from vdbg_env.common.errors import BadInput, VdbgError
 from vdbg_env.common.yaml_source import Complaint, Path, Value, YamlSource, read, validate
 from vdbg_env.runbook.model import (
     Catalogue,

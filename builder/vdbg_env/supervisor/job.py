@@ -7,18 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from vdbg_env.common.patterns import MatcherSpec
 from vdbg_env.supervisor.process_tree import KINDS
-
-
-class MatcherSpec(NamedTuple):
-    """A named pattern to search lines of output for."""
-
-    name: str
-    pattern: str
-    source: str = "output"
-    take: str = "first"
-    stop: bool = False
-    decisive: bool = False  # what the step is about: a server that lives on is ended after its grace
 
 
 class HangCommand(NamedTuple):

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from vdbg_env.common.files import open_file, write_whole
+from vdbg_env.common.patterns import LineMatcher, Matchers, SearchTimer
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.job import Job
-from vdbg_env.supervisor.matching import LineMatcher, Matchers, SearchTimer
 
 # -- One stream on its way to the disk ---------------------------------------------------------------------------------
 

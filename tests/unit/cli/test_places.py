@@ -8,7 +8,9 @@ import click
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env.cli.places import ALL, PlaceFlags, container_request, place_options
+from vdbg_env.cli.places import ALL, PlaceFlags
+from vdbg_env.cli.runbook import container_request
+from vdbg_env.common.flags import takes_some
 from vdbg_env.image.settings import CAPABILITIES, DumpVolume, Gpu, Mount
 from vdbg_env.run.begin import ContainerRequest
 
@@ -16,7 +18,7 @@ ASKED: list[ContainerRequest | None] = []
 
 
 @click.command()
-@place_options(*ALL)
+@takes_some(PlaceFlags, ALL)
 @click.pass_context
 def command(context: click.Context, /, **flags: Any) -> None:
     ASKED.append(container_request(context, PlaceFlags(**flags)))

@@ -6,8 +6,9 @@ from typing import Any
 import click
 import pytest
 
-from vdbg_env.cli.places import ALL, PlaceFlags, container_request, place_options, placement_request
-from vdbg_env.cli.runbook import take_over
+from vdbg_env.cli.places import ALL, PlaceFlags
+from vdbg_env.cli.runbook import container_request, placement_request, take_over
+from vdbg_env.common.flags import takes_some
 from vdbg_env.image.settings import CAPABILITIES, DumpVolume, Gpu, Mount
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.run.begin import ContainerRequest
@@ -37,7 +38,7 @@ SEEN: list[tuple[ContainerRequest | None, PlacementRequest | None]] = []
 
 
 @click.command()
-@place_options(*ALL)
+@takes_some(PlaceFlags, ALL)
 @click.pass_context
 def command(context: click.Context, /, **flags: Any) -> None:
     place = take_over(context, context.obj, PlaceFlags(**flags))

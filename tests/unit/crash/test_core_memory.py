@@ -14,7 +14,7 @@ from tests.support.schemas import Contract
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash.core import cores_json, cores_text, read_cores
 from vdbg_env.crash.files import SourceFiles
-from vdbg_env.report import as_html
+from vdbg_env.report import pages
 
 RECORDING = SHIPPED_DATA / "runbooks" / "recordings" / "illegal-memory-access"
 CORE = next(RECORDING.rglob("core.cuda.*"))
@@ -90,7 +90,7 @@ def test_the_sentence_is_in_the_text_the_json_and_the_page(case: str, tmp_path: 
     assert address
     finding = replace(reports.FAULT, why=address.lines, address=address.document)
     template = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
-    page = as_html.render(replace(reports.FULL, findings=(finding,)), template=template, style="")
+    page = pages.as_html(replace(reports.FULL, findings=(finding,)), template=template, style="")
     assert sentence.replace("'", "&#39;") in page
 
 

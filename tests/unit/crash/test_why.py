@@ -29,7 +29,7 @@ from tests.support.command_line import vdbg_env
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash import why
 from vdbg_env.crash.core import explained
-from vdbg_env.report import as_html, as_markdown, as_terminal
+from vdbg_env.report import as_terminal, pages
 from vdbg_env.report.model import report_json
 
 STORE = 0x140  # the store of kern<float> in inline_chain_sm90.cubin
@@ -155,6 +155,6 @@ def test_a_report_says_why_in_each_form() -> None:
     report = replace(reports.FULL, findings=(finding, *reports.FULL.findings[1:]))
     template = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
     assert json.loads(report_json(report))["findings"][0]["address"] == {"width": 4}
-    assert "= p (argument 1, float*) + 4 * <i>" in as_markdown.render(report)
-    assert "= p (argument 1, float*) + 4 * &lt;i&gt;" in as_html.render(report, template=template, style="")
+    assert "= p (argument 1, float*) + 4 * <i>" in pages.as_markdown(report)
+    assert "= p (argument 1, float*) + 4 * &lt;i&gt;" in pages.as_html(report, template=template, style="")
     assert "why       wrote 4 bytes" in as_terminal.render(report)

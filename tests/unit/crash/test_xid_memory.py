@@ -13,7 +13,7 @@ from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash.memory_files import fault_lines
 from vdbg_env.crash.memory_map import read_memory_map
 from vdbg_env.evidence.system import kernel_log_findings, parse_kernel_log
-from vdbg_env.report import as_html
+from vdbg_env.report import pages
 
 END = KEYS + LAYER_BYTES
 
@@ -98,7 +98,7 @@ def test_the_page_says_it_of_a_finding_without_a_source_line() -> None:
     log = parse_kernel_log(line_of(FORMS[0], WINDOW))
     findings = kernel_log_findings(log, lambda xid: fault_lines(xid, [read_memory_map(encoded())]))
     template = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
-    page = as_html.render(replace(reports.FULL, findings=tuple(findings)), template=template, style="")
+    page = pages.as_html(replace(reports.FULL, findings=tuple(findings)), template=template, style="")
     assert f"read at page {WINDOW:#x}: inside rank 3&#39;s custom all-reduce data" in page
 
 

@@ -13,9 +13,9 @@ from vdbg_env.evidence.finding import Artifact
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunHead
-from vdbg_env.report.as_html import write_report
 from vdbg_env.report.assemble import complete, excerpt, run_report
 from vdbg_env.report.model import REPORT_FILES, Provenance, Report
+from vdbg_env.report.pages import write_report
 from vdbg_env.runbook.model import End, Runbook, Status
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepRecord, Verdict
 from vdbg_env.runbook.workload import Inputs

@@ -10,7 +10,7 @@ from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support.line_packs import pack_of
 from tests.unit.run.test_steps import Bench, promised
 from vdbg_env.crash.line_packs import PackedLines, PackFolder
-from vdbg_env.run.builtins import BuiltinSteps
+from vdbg_env.run.library import BuiltinSteps
 
 SAME = "line table of a build with identical code (sample 1.0, nvcc 13.0.88)"
 
@@ -22,7 +22,7 @@ class PackedBench(Bench):
         plain = super().steps()
         pack = self.directory / "sample.lines"
         pack.write_bytes(pack_of("inline_chain_sm90"))
-        return replace(plain, packed_lines=PackedLines([PackFolder(pack)]))
+        return replace(plain, packed_lines=lambda: PackedLines([PackFolder(pack)]))
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from tests.support.triage import LOGS
 from tests.unit.run.test_steps import Bench, Programs
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.finding import HowKnown, Level
-from vdbg_env.run.stale import Settings, installed_vllm, settings_of, stale_settings, told_before_start
+from vdbg_env.run.stale import installed_vllm
 from vdbg_env.runbook.model import Run
+from vdbg_env.runbook.workload import Settings, settings_of, stale_settings, told_before_start
 
 SERVE = ("vllm", "serve", "M", "--swap-space", "4")
 

@@ -20,11 +20,11 @@ from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env.evidence.finding import Artifact, Death, Ended, EndedBy, Observation
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redactor import Redactor
-from vdbg_env.report.as_html import write_report
+from vdbg_env.report.pages import write_report
 from vdbg_env.run import core_code
 from vdbg_env.run.builtin_steps import may_trace
-from vdbg_env.run.builtins import BuiltinSteps, builtins, catalogue
 from vdbg_env.run.core_code import alike
+from vdbg_env.run.library import BuiltinSteps, builtins, catalogue
 from vdbg_env.runbook.model import Builtin, Data, Kind, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
 from vdbg_env.runbook.workload import Inputs

@@ -3,8 +3,7 @@
 import pytest
 
 from vdbg_env.evidence.finding import Ended, EndedBy, Finding, HowKnown, Level
-from vdbg_env.run.builtins import catalogue
-from vdbg_env.run.library import RunbookLibrary
+from vdbg_env.run.library import RunbookLibrary, catalogue
 from vdbg_env.runbook.judge import bisect_status, conclude, exit_status
 from vdbg_env.runbook.model import End, Status
 from vdbg_env.runbook.state import StepRecord, Verdict

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vdbg_env.common import patterns
-from vdbg_env.supervisor.job import MatcherSpec
-from vdbg_env.supervisor.matching import (
+from vdbg_env.common.patterns import (
     GIVEN_UP_AFTER,
     MATCHES_KEPT,
     SHORT,
     TICK_S,
     LineMatcher,
     Matchers,
+    MatcherSpec,
     SearchTimer,
     _as_one_attempt,
 )

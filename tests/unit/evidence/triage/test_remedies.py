@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from vdbg_env.common.resources import SHIPPED_DATA, read_tables
-from vdbg_env.common.yaml_source import BadDocument
-from vdbg_env.crash.triage import rule_book, triage_text
+from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.common.yaml_source import BadDocument, read_tables
+from vdbg_env.crash.triage import triage_text
 from vdbg_env.evidence.knowledge import shipped_knowledge, version_key
-from vdbg_env.evidence.triage_rules import Remedy, read_rule_book
+from vdbg_env.evidence.triage_rules import Remedy, read_rule_book, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier
 from vdbg_env.evidence.triage_verdict import Triage, judge
 

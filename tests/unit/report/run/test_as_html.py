@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.support import reports
 from vdbg_env.common.resources import SHIPPED_DATA
-from vdbg_env.report.as_html import render
 from vdbg_env.report.model import Report
+from vdbg_env.report.pages import as_html as render
 
 TEMPLATE = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
 STYLE = (SHIPPED_DATA / "templates" / "report.css").read_text()

@@ -8,7 +8,7 @@ import pytest
 from tests.support import reports
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.evidence.finding import Artifact
-from vdbg_env.report import as_html, as_markdown
+from vdbg_env.report import pages
 from vdbg_env.report.model import Report, report_json
 
 NAMES = [b"\xff\xfe.art", b"a\nb\x1b[31m.art", b"<img src=x onerror=alert(1)>.art"]
@@ -21,14 +21,14 @@ def leaving(name: bytes) -> Report:
 
 def as_page(report: Report) -> str:
     template = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
-    return as_html.render(report, template=template, style="")
+    return pages.as_html(report, template=template, style="")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_report_can_be_written(name: bytes) -> None:
     report = leaving(name)
     json.loads(report_json(report).encode("utf-8", "replace"))
-    page, notes = as_page(report), as_markdown.render(report)
+    page, notes = as_page(report), pages.as_markdown(report)
     assert "<img" not in page and "`steps/s/1/h-0/" in notes
     assert "\x1b" not in page + notes
 

@@ -11,7 +11,7 @@ from tests.support import reports
 from tests.support.golden import assert_golden
 from vdbg_env.common.console import duration, size_text
 from vdbg_env.evidence.finding import Ended, EndedBy, NextStep
-from vdbg_env.report import as_markdown, as_terminal
+from vdbg_env.report import as_terminal, pages
 from vdbg_env.report.model import Report, ended
 
 NAMED = {"full": reports.FULL, "hang": reports.HANG, "bare": reports.BARE}
@@ -25,7 +25,7 @@ def test_the_terminal_shows(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_markdown_reads(name: str) -> None:
-    assert_golden(f"report/run_{name}.md", as_markdown.render(NAMED[name]))
+    assert_golden(f"report/run_{name}.md", pages.as_markdown(NAMED[name]))
 
 
 def hostile(text: str) -> Report:
@@ -77,7 +77,7 @@ def outside_code(markdown: str) -> str:
 
 
 def test_hostile_text_is_no_markup_mentions_nobody_and_closes_nothing() -> None:
-    markdown = as_markdown.render(hostile(HOSTILE))
+    markdown = pages.as_markdown(hostile(HOSTILE))
     prose = outside_code(markdown.replace("\\`", ""))
     assert (
         "<script" not in prose
@@ -91,21 +91,21 @@ def test_hostile_text_is_no_markup_mentions_nobody_and_closes_nothing() -> None:
 
 @given(st.text())
 def test_no_text_breaks_out_of_code_or_prose(text: str) -> None:
-    prose = outside_code(as_markdown.render(hostile(text)).replace("\\`", ""))
+    prose = outside_code(pages.as_markdown(hostile(text)).replace("\\`", ""))
     assert prose.count("<details>") == prose.count("</details>") > 0
     terminal = as_terminal.render(hostile(text))
     assert all(c.isprintable() or c == "\n" for c in terminal)
 
 
 def test_table_rows_keep_their_columns_whatever_stands_in_a_cell() -> None:
-    markdown = as_markdown.render(hostile("a|b`|"))
+    markdown = pages.as_markdown(hostile("a|b`|"))
     rows = [line for line in markdown.splitlines() if line.startswith("| ")]
     assert rows and all(len(re.findall(r"(?<!\\)\|", row)) in {3, 5} for row in rows)
 
 
 def test_the_command_line_can_be_typed_again() -> None:
-    assert next(as_markdown.command(reports.STEPS[4])) == "env -u PYTHONHASHSEED"
-    assert next(as_markdown.command(reports.STEPS[2])) == "CUDA_LAUNCH_BLOCKING=1"
+    assert next(pages.command(reports.STEPS[4])) == "env -u PYTHONHASHSEED"
+    assert next(pages.command(reports.STEPS[2])) == "CUDA_LAUNCH_BLOCKING=1"
 
 
 def test_figures_are_said_as_people_say_them() -> None:

@@ -10,7 +10,7 @@ from tests.support.shipped import RUNBOOKS, library
 from tests.unit.runbook.lint.broken_runbooks import BROKEN, RIGHT, broken
 from vdbg_env.common import yaml_source
 from vdbg_env.common.yaml_source import BadDocument
-from vdbg_env.run.builtins import catalogue
+from vdbg_env.run.library import catalogue
 from vdbg_env.runbook.lint import load
 from vdbg_env.runbook.model import Catalogue
 from vdbg_env.runbook.parse import Library

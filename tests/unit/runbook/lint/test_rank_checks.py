@@ -5,7 +5,7 @@ import pytest
 from tests.support.shipped import library
 from vdbg_env.common import yaml_source
 from vdbg_env.common.yaml_source import BadDocument
-from vdbg_env.run.builtins import catalogue
+from vdbg_env.run.library import catalogue
 from vdbg_env.runbook.lint import load
 
 TEXT = """

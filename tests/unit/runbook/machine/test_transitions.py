@@ -7,7 +7,7 @@ import pytest
 from tests.support.runbooks import changed, crashed, hung, observation, ran, result
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.finding import Ended, EndedBy, Level, Match, MemoryKills, Observation, WorkerEnvironment
-from vdbg_env.run.builtins import catalogue
+from vdbg_env.run.library import catalogue
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.model import (
     ArgvOverlay,

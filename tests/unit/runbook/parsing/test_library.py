@@ -8,8 +8,7 @@ from tests.unit.runbook.lint.broken_runbooks import RIGHT
 from vdbg_env.common.errors import BadInput
 from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.run.begin import RunbookRequest, prepare
-from vdbg_env.run.builtins import catalogue
-from vdbg_env.run.library import Folder, RunbookLibrary
+from vdbg_env.run.library import Folder, RunbookLibrary, catalogue
 
 STEP = (
     "apiVersion: vdbg-env/v1\nkind: Step\nmetadata: {name: mine, title: Mine}\nspec:\n"

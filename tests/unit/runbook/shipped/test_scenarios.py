@@ -12,7 +12,7 @@ from tests.support.triage import Labelled, corpus
 from tests.support.walk_files import runbooks_with_walks, scenarios
 from tests.support.walk_text import report_of, walk_text
 from tests.support.walks import Scenario, Told, branch_text, declared, walk_scenario
-from vdbg_env.crash.triage import rule_book
+from vdbg_env.evidence.triage_rules import rule_book
 
 NAMES = runbooks_with_walks()
 # No words of a workload's own: the kernel's log, a debugger's or the sanitizer's report, docker itself, lines that were

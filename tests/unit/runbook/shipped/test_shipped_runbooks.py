@@ -9,8 +9,8 @@ import yaml
 
 from gpucore.arming import CORE_SIZES, GENERATION_FLAGS
 from tests.support.shipped import RUNBOOKS, library, shipped
-from vdbg_env.crash.triage import rule_book
 from vdbg_env.evidence.knowledge import shipped_knowledge
+from vdbg_env.evidence.triage_rules import rule_book
 from vdbg_env.runbook import machine
 from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import Run, Runbook
