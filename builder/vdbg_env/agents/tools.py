@@ -45,6 +45,7 @@ Part = Literal["findings", "steps", "next_steps", "sources", "changes", "hangs",
 
 _KEPT_CORES: Final = 4  # decoded folders that are kept: an investigation asks about one of them again and again
 _MOST_CONTEXT: Final = 200  # lines around a line of source
+_PART: Final = "what could not be read may hold exceptions and warps."
 _FAULT: Final = (
     "exception", "pc", "precise", "kernel", "library", "function", "chain", "why", "threads", "calls", "doubts",
 )  # fmt: skip
@@ -91,6 +92,8 @@ class Tools:
         for number, one in enumerate(cores.documents):
             if one["faults"] or len(cores.documents) == 1:
                 said.append(f"Core {number}: {len(one['faults'])} faults, warps at {len(one['warps'])} places.")
+            if not one["complete"]:
+                said.append(f"Core {number} is incomplete: {_PART}")
         if cores.unread:
             said.append(f"{cores.unread} files could not be read.")
         entries = cores.documents if detail else [_brief_core(one) for one in cores.documents]
@@ -104,13 +107,20 @@ class Tools:
             {name: value for name, value in fault.items() if name != "registers" and (detail or name in _FAULT)}
             for fault in read["faults"]
         ]
-        said = () if entries else ("The core has no exception: warps shows where it stood.",)
+        if entries:
+            said: tuple[str, ...] = ()
+        elif read["complete"]:
+            said = ("The core has no exception: warps shows where it stood.",)
+        else:
+            said = (f"The core is incomplete: {_PART}",)
         return View(document={}, paged="faults", entries=entries, offset=offset, said=said)
 
     def warps(self, path: PathArgument, core: CoreNumber = 0, offset: Offset = 0, detail: Detail = False) -> View:
         """Show where all warps stood, in groups with line and state: for a hang, who waits and who still runs."""
-        entries = [group if detail else _only(group, _GROUP) for group in self._core(path, core)["warps"]]
-        return View(document={}, paged="warps", entries=entries, offset=offset)
+        read = self._core(path, core)
+        entries = [group if detail else _only(group, _GROUP) for group in read["warps"]]
+        said = () if entries or read["complete"] else (f"The core is incomplete: {_PART}",)
+        return View(document={}, paged="warps", entries=entries, offset=offset, said=said)
 
     def registers(
         self,

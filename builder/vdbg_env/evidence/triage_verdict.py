@@ -383,6 +383,8 @@ def _without_suspect(logs: Sequence[LogEvidence], late: Sequence[Sighting], book
 def _by_clue(logs: Sequence[LogEvidence], died: Sequence[Sighting], book: RuleBook) -> Triage:
     """Judge logs in which no rule knows a line, by the line that most likely says what went wrong."""
     clue = best_clue(logs, book)
+    if clue and any(clue.root_cause.text.strip() in one.text for one in died):
+        clue = None  # the same words on another line: that an engine died, not why
     nothing = _UNKNOWN if any(log.lines for log in logs) else 0.0
     name, confidence, form = named_by(clue, book) if clue else (UNKNOWN, nothing, None)
     if died and name == UNKNOWN:

@@ -157,8 +157,13 @@ def _templates(found: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]
 
 def _armed(containers: list[dict[str, Any]]) -> list[int]:
     """Return which containers run the workload: those with GPUs, else the first, as kubectl has it."""
-    with_gpu = [at for at, one in enumerate(containers) if _GPU in ((one.get("resources") or {}).get("limits") or {})]
+    with_gpu = [at for at, one in enumerate(containers) if _GPU in _mapping(_mapping(one, "resources"), "limits")]
     return with_gpu or [0]
+
+
+def _mapping(of: dict[str, Any], name: str) -> dict[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 # -- what is changed ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.core_builder import exited_warps_core, hang_core, idle_core, illegal_address_core
-from tests.support.agent import Agent, started_agent
+from tests.support.agent import Agent, agent, started_agent
 
 TOOLS = ("open_core", "faults", "warps", "registers", "next_steps", "locate")
 # What the reader says of the very file is no defect; this is what the server says of its own.
@@ -69,3 +69,12 @@ def test_two_thousand_damaged_cores(tmp_path: Path) -> None:
         assert ask("faults", path="core.nvcudmp").document["faults"]  # the same process
     assert not defects
     assert 200 < errors < 2000
+
+
+def test_a_core_that_was_cut_is_not_told_as_one_without_an_exception(tmp_path: Path) -> None:
+    (tmp_path / "core.nvcudmp").write_bytes(hang_core()[:30_000])
+    with agent(tmp_path) as ask:
+        for tool in ("open_core", "faults", "warps"):
+            answer = ask(tool, path="core.nvcudmp")
+            assert "is incomplete: what could not be read may hold exceptions" in answer.ours
+            assert "has no exception" not in answer.ours

@@ -14,8 +14,8 @@ NO_ENGINE = "unix:///nowhere/docker.sock"
 BARE = ("runbook", "illegal-memory-access")
 # What is typed, the exit status, and words of the answer.
 TYPOS: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
-    "dump-no-number": (("dump", "vllm"), 2, ("'vllm' is not the number of a process", "pgrep -af vllm")),
-    "dump-zero": (("dump", "0"), 2, ("'0' is not the number of a process",)),
+    "dump-no-number": (("dump", "vllm"), 2, ("'vllm' is not a process ID", "pgrep -af vllm")),
+    "dump-zero": (("dump", "0"), 2, ("'0' is not a process ID",)),
     "dumps-no-folder": (("dumps", "list", "--dumps", "/no/dumps"), 2, ("there is no folder /no/dumps", "mistyped")),
     "core-no-file": (("core", "lost.nvcudmp"), 2, ("no such file: lost.nvcudmp", "vdbg-env dumps list")),
     "core-not-readable": (("core", "file/x"), 2, ("error: file/x cannot be read: Not a directory", "ls -ld file/x")),

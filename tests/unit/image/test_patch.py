@@ -263,6 +263,13 @@ def test_a_job_that_is_made_again_has_nothing_of_the_old_one() -> None:
     )
 
 
+def test_limits_that_are_no_mapping_ask_for_no_gpu() -> None:
+    container = {"name": "a", "resources": {"limits": 5}, "command": ["x"]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    text = yaml.safe_dump({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}, "spec": spec})
+    assert "name: a" in arming_patch(text, "FILE", ARMING).object
+
+
 def test_a_runbook_needs_the_command_in_the_file() -> None:
     with pytest.raises(BadInput, match="a runbook must start one"):
         arming_patch(STATEFUL, "FILE", DEBUGGED)
