@@ -74,7 +74,7 @@ def test_a_list_that_broke_off_at_a_cubin_it_cannot_read_is_explained(
 
 def test_the_words_alone_prove_nothing(container_engine: ImageBuilder) -> None:
     library = host_library(container(*(EntrySpec(payload=READABLE, arch=80) for _ in range(3))))
-    with pytest.raises(NotProven, match="the second witness does not confirm") as caught:
+    with pytest.raises(NotProven, match="cuobjdump does not confirm") as caught:
         proof(container_engine, library, WORDS_ALONE)
     assert "it shows the same section table for 3" in caught.value.details[0]
 
