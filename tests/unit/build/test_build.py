@@ -100,7 +100,7 @@ def test_a_function_without_rows_is_named_with_the_reason(sample: BuildPlan) -> 
 
 def test_a_witness_that_counts_otherwise_without_a_known_reason_keeps_the_tag_back(sample: BuildPlan) -> None:
     fake = engine(LINES, STUB, listed=7)
-    with pytest.raises(NotProven, match="the second witness does not confirm") as caught:
+    with pytest.raises(NotProven, match="cuobjdump does not confirm") as caught:
         build(sample, fake)
     assert fake.tagged == []
     assert "cuobjdump: it lists 7 cubins, the reader found 2: no known reason" in caught.value.details[0]
