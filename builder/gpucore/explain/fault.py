@@ -22,7 +22,7 @@ from gpucore.dwarf import Place
 from gpucore.explain.address import Address
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.program import Program
-from gpucore.explain.wait import Wait, explain_wait, waits_in
+from gpucore.explain.wait import Wait, explain_wait
 from gpucore.explain.why import Why, explain_place
 from gpucore.sass import WORD
 
@@ -65,12 +65,12 @@ def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, progra
     if found is None or program is None:
         return None
     offset = found[1].offset
-    asked = waits_in(program, offset)
+    wait = explain_wait(program, offset)
     first = find_thread(group.device, group.first)
-    if asked is None or first is None or group.grid is None or _doubtful(core, group):
-        return explain_wait(program, offset)
-    snapshot = take_snapshot(core, sections, Scope.WARP, first, group.grid, asked)
-    return explain_wait(program, offset, snapshot=replace(snapshot, faulted=False))
+    if wait is None or wait.asked is None or first is None or group.grid is None or _doubtful(core, group):
+        return wait
+    snapshot = take_snapshot(core, sections, Scope.WARP, first, group.grid, wait.asked)
+    return replace(wait, numbers=Numbers(wait.asked, replace(snapshot, faulted=False)))
 
 
 def _doubtful(core: GpuCore, group: WarpGroup) -> bool:

@@ -15,7 +15,7 @@ from gpucore.explain.address import Address, leaves
 from gpucore.explain.algebra import Atom, Poly, inside, of
 from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import signed
-from gpucore.explain.text import Words
+from gpucore.explain.text import WEAK, Words
 
 _PLACEHOLDERS: Final = {
     0xFFFFFFFF: "-1",
@@ -163,7 +163,7 @@ def _of_pointer(address: Address, numbers: Numbers, words: Words) -> Iterator[Ju
 
 def _of_address(address: Address, numbers: Numbers) -> Iterator[Judgement]:
     value = numbers.fact(address.formula)
-    weak = "" if value is not None else " (by one register alone)"
+    weak = "" if value is not None else WEAK
     if value is None and address.space == "shared":
         value = numbers.value(address.formula)
         value = numbers.held_address() if value is None else value

@@ -9,6 +9,7 @@ from gpucore.explain.algebra import Atom, Poly, atom, inside, of, written_size
 from gpucore.explain.legend import Legend
 from gpucore.explain.operations import signed
 
+WEAK: Final = " (by one register alone)"  # after a value that nothing confirms
 _SIGNS: Final = {
     "udiv": "/", "sdiv": "/", "udiv64": "/", "sdiv64": "/", "urem": "%", "srem": "%", "urem64": "%", "srem64": "%",
     "and": "&", "or": "|", "xor": "^", "shr": ">>", "sar": ">>", "shl": "<<", "shr64": ">>", "sar64": ">>",

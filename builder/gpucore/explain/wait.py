@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from gpucore.explain.address import Address, address_at, place_of
 from gpucore.explain.algebra import Atom, Poly, TooLarge, constant, inside, leaf, polys_in, written_size
 from gpucore.explain.legend import Legend
-from gpucore.explain.numbers import Numbers, Snapshot
+from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import FALSE, TRUE, bit_and, negate, shift_right, signed
 from gpucore.explain.program import Program
 from gpucore.explain.slice import Slice
-from gpucore.explain.text import Words
+from gpucore.explain.text import WEAK, Words
 from gpucore.explain.tree import Json, tree_of, tree_of_atom
 from gpucore.explain.why import loop_json
 from gpucore.sass import RegisterOperand
@@ -62,14 +62,14 @@ class Wait:
     legend: Legend | None
     numbers: Numbers | None = field(default=None, compare=False)
 
+    @property
+    def asked(self) -> Address | None:
+        """The address that the loop asks first: what to take the registers of a warp for."""
+        return _asked_first(self.polled, self.phases)
 
-def explain_wait(
-    program: Program, offset: int, calls: Sequence[int] = (), snapshot: Snapshot | None = None
-) -> Wait | None:
-    """Return what the innermost loop around an instruction waits for; None where it is in no loop.
 
-    `snapshot` is the warp that is there, with the registers that it has.
-    """
+def explain_wait(program: Program, offset: int, calls: Sequence[int] = ()) -> Wait | None:
+    """Return what the innermost loop around an instruction waits for; None where it is in no loop."""
     routine = program.routine_at(offset)
     if routine is None:
         return None
@@ -88,23 +88,17 @@ def explain_wait(
         return None
     opcodes = {code.instructions[k].opcode for b in body for k in range(code.blocks[b][0], code.blocks[b][1] + 1)}
     barriers = tuple(words for opcode, words in _BARRIERS.items() if opcode in opcodes)
-    asked = [*(one.address for one in polled), *(one.address for one in phases)]
-    legend = Legend(asked[0]) if asked else None
+    asked = _asked_first(polled, phases)
+    legend = Legend(asked) if asked is not None else None
     if legend is not None:
         legend.follow([p for c, _ in ends for p in polys_in(c) if written_size(c) <= _MOST_NODES])
         legend.follow([q for one in phases for q in (one.address.formula, one.parity)])
-    numbers = Numbers(asked[0], snapshot) if asked and snapshot is not None else None
     first = min(code.instructions[code.blocks[b][0]].offset for b in body)
-    return Wait(program, first, ends, polled, barriers, phases, legend, numbers)
+    return Wait(program, first, ends, polled, barriers, phases, legend)
 
 
-def waits_in(program: Program, offset: int, calls: Sequence[int] = ()) -> Address | None:
-    """Return the address that the loop around an instruction polls first: what to take the registers of a warp for."""
-    wait = explain_wait(program, offset, calls)
-    if wait is None:
-        return None
-    asked = [*(one.address for one in wait.polled), *(one.address for one in wait.phases)]
-    return asked[0] if asked else None
+def _asked_first(polled: Sequence[Polled], phases: Sequence[Phase]) -> Address | None:
+    return next(iter([*(one.address for one in polled), *(one.address for one in phases)]), None)
 
 
 def _phases(program: Program, values: Slice, body: frozenset[int]) -> tuple[Phase, ...]:
@@ -209,7 +203,7 @@ def _held(wait: Wait, p: Poly, before: str, form: str) -> str:
     value = wait.numbers.value(p) if wait.numbers is not None and p.constant is None else None
     if value is None or wait.numbers is None:
         return ""
-    alone = " (by one register alone)" if wait.numbers.how(p) == "one register" else ""
+    alone = WEAK if wait.numbers.how(p) == "one register" else ""
     return f"{before}{value if form else signed(value):{form}}{alone}"
 
 

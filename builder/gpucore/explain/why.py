@@ -15,14 +15,13 @@ from gpucore.explain.legend import Legend, LoadedValue, LoopValue
 from gpucore.explain.numbers import How, Numbers
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
-from gpucore.explain.text import Words, number
+from gpucore.explain.text import WEAK, Words, number
 from gpucore.explain.tree import Json, tree_of, tree_of_atom
 
 _VERBS: Final = {"read": ("reads", "read"), "write": ("writes", "wrote"), "update": ("updates", "updated")}
 _MOST_GUARDS: Final = 4
 _WIDEST: Final = 160
 _MOST_NODES: Final = 2000
-_WEAK: Final = " (by one register alone)"
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def _access_line(why: Why) -> str:
         return f"{_VERBS[address.direction][0]} {access}"
     thread, block = numbers.lane.thread, numbers.snapshot.block
     value = why.value_of_address
-    at = f" at {value:#x}{_WEAK if why.how_address == 'one register' else ''}" if value is not None else ""
+    at = f" at {value:#x}{WEAK if why.how_address == 'one register' else ''}" if value is not None else ""
     return f"thread {_triple(thread)} of block {_triple(block)} {_VERBS[address.direction][1]} {access}{at}"
 
 
@@ -205,7 +204,7 @@ def _index_lines(why: Why, words: Words) -> list[str]:
     lines = []
     if why.index is not None and why.address.index is not None and why.address.index.terms:
         value, how = why.index
-        mark = {"from the address": ", from the address", "one register": _WEAK}.get(how, "")
+        mark = {"from the address": ", from the address", "one register": WEAK}.get(how, "")
         lines.append(f"the index is {value}{mark}")
     known = [
         f"{words.atom(a)} = {number(signed(value, 32 if a.bits == 32 else 64))}{_mark(why, a)}"
@@ -219,7 +218,7 @@ def _index_lines(why: Why, words: Words) -> list[str]:
 
 def _mark(why: Why, a: Atom) -> str:
     """Return how a value is known, where it was neither in a register nor follows from values that were."""
-    return {"solved": " (solved)", "one register": _WEAK}.get(why.how(of(a)) or "", "")
+    return {"solved": " (solved)", "one register": WEAK}.get(why.how(of(a)) or "", "")
 
 
 def _unknown(why: Why, words: Words) -> list[str]:
