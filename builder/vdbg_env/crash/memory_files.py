@@ -144,18 +144,18 @@ def maps_of_run(folder: Path) -> tuple[MemoryMap, ...]:
     return tuple(one for one in maps if Path(one.file).parent.parent == attempt)
 
 
-def fault_lines(xid: Xid, maps: Sequence[MemoryMap]) -> tuple[str, ...]:
-    """Return whose memory the page of an Xid 31 line is; none without an address or a map.
+def owner_of_fault(xid: Xid, maps: Sequence[MemoryMap]) -> tuple[tuple[str, ...], dict[str, Any] | None]:
+    """Return whose memory the page of an Xid 31 line is, in lines and for programs; nothing without address or map.
 
     The map of the process that the line names counts alone, where there is one: in a container its number is another.
     """
     if xid.address is None:
-        return ()
+        return (), None
     owners = ask([one for one in maps if one.pid == xid.pid] or maps, xid.address)
     if owners is None:
-        return ()
+        return (), None
     verb = f"{xid.access.lower()} at " if xid.access else ""
-    return tuple(f"Xid {xid.code}, {verb}page {xid.address:#x}: {line}" for line in owners.lines)
+    return tuple(f"Xid {xid.code}, {verb}page {xid.address:#x}: {line}" for line in owners.lines), owners.document
 
 
 def with_owner(why: AddressWhy, maps: Sequence[MemoryMap], *, at: float | None = None) -> AddressWhy:

@@ -62,11 +62,11 @@ def triage_logs(
 
 def _owners(verdict: Triage, maps: Sequence[MemoryMap]) -> Iterator[str]:
     """Yield whose memory the pages are that the driver names, each once."""
-    from vdbg_env.crash.memory_files import fault_lines  # loaded where the user gave a map
+    from vdbg_env.crash.memory_files import owner_of_fault  # loaded where the user gave a map
 
     root = (verdict.root_cause.text,) if verdict.root_cause else ()
     log = parse_kernel_log("\n".join((*root, *(line.text for line in verdict.evidence))))
-    yield from dict.fromkeys(line for xid in log.xids for line in fault_lines(xid, maps))
+    yield from dict.fromkeys(line for xid in log.xids for line in owner_of_fault(xid, maps)[0])
 
 
 def _with_lines(verdict: Triage, open_lines: Callable[[], PackedLines], release: str | None) -> Triage:

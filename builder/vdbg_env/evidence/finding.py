@@ -71,7 +71,8 @@ class Finding:
 
     `process` is the one it is of, `rank` its own rank in the workload: 1 of vLLM's Worker_TP1, whichever rank of the
     step started it. `why` says in lines why the address of an access was bad, `address` the same for programs: as
-    `faults[].address` of the schema vdbg-env/core/v1.
+    `faults[].address` of the schema vdbg-env/core/v1. `owner` is whose memory an address is of which nothing else is
+    known: the schema vdbg-env/owner/v1 without its name.
     """
 
     rule: str
@@ -89,6 +90,7 @@ class Finding:
     rank: int | None = None
     why: tuple[str, ...] = ()
     address: Mapping[str, Any] | None = field(default=None, hash=False)
+    owner: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 # What was seen when a program ran: how it ended, what matched in its output, what it left behind.

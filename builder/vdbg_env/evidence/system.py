@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, NextStep, Observation
 from vdbg_env.evidence.log_line import LogLine, plain
@@ -199,7 +199,7 @@ class KernelLog:
         return min(self.xids, key=lambda x: (order[x.severity], x.line), default=None)
 
 
-Why: TypeAlias = Callable[[Xid], tuple[str, ...]]
+OwnerOf: TypeAlias = Callable[[Xid], tuple[tuple[str, ...], Mapping[str, Any] | None]]
 
 _XID = re.compile(r"NVRM: (?:GPU at \S+: )?Xid \((?:PCI:)?([0-9A-Fa-f:.]+)(?: GPU-I:(\d+))?\): (\d+)(?:, (.*))?$")
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
@@ -256,8 +256,8 @@ def split_at(text: str, boot_s: float) -> tuple[str, str]:
     return "".join(before), "".join(after)
 
 
-def kernel_log_findings(log: KernelLog, why: Why = lambda _: ()) -> tuple[Finding, ...]:
-    """Return one finding per distinct Xid and GPU, then the rest; `why` says in lines why its address was bad.
+def kernel_log_findings(log: KernelLog, owner: OwnerOf = lambda _: ((), None)) -> tuple[Finding, ...]:
+    """Return one finding per distinct Xid and GPU, then the rest; `owner` says whose memory its address is.
 
     A follow-up is left out if its cause is there, except for one that says what recovery the GPU needs.
     """
@@ -270,7 +270,10 @@ def kernel_log_findings(log: KernelLog, why: Why = lambda _: ()) -> tuple[Findin
             seen[key] = xid
     causes = [x for x in seen.values() if x.severity != "follow-up"] or list(seen.values())
     causes += [x for x in seen.values() if x.recovery not in {None, "None"} and x not in causes]
-    findings = [replace(_xid_finding(xid), why=why(xid)) for xid in causes]
+    findings = []
+    for xid in causes:
+        lines, document = owner(xid)
+        findings.append(replace(_xid_finding(xid), why=lines, owner=document))
     findings += [
         Finding(
             rule="kernel-log-driver-error",

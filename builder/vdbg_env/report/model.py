@@ -602,6 +602,7 @@ def _finding_json(found: Finding, identifier: str | None) -> dict[str, Any]:
         "process": found.process,
         "rank": found.rank,
         "address": found.address,
+        **({"owner": found.owner} if found.owner else {}),
     }
 
 

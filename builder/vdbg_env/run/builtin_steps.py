@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +17,11 @@ from vdbg_env.common.console import size_text
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
 from vdbg_env.common.programs import Gpu, ProgramRunner, cuda_of_driver, read_gpus, toolkit_release
 from vdbg_env.crash.core import Core, explained
-from vdbg_env.crash.memory_files import fault_lines, maps_of_run
+from vdbg_env.crash.memory_files import maps_of_run, owner_of_fault
 from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 from vdbg_env.evidence.gpu_findings import gpu_core_findings, maker_of, place_of
-from vdbg_env.evidence.system import KernelLog, Xid, kernel_log_findings, parse_kernel_log, split_at
+from vdbg_env.evidence.system import KernelLog, OwnerOf, Xid, kernel_log_findings, parse_kernel_log, split_at
 from vdbg_env.report.model import REPORT_FILES
 from vdbg_env.run.core_code import (
     FaultingCode,
@@ -477,7 +477,7 @@ def gpu_health(context: BuiltinContext) -> BuiltinResult:
     findings: list[Finding] = []
     results |= _gpus(context.programs, notes)
     maps = maps_of_run(context.run_directory)
-    xids, from_log = _kernel_log(context.programs, context.began_s, notes, lambda xid: fault_lines(xid, maps))
+    xids, from_log = _kernel_log(context.programs, context.began_s, notes, lambda xid: owner_of_fault(xid, maps))
     results |= xids
     findings += from_log
     ptrace = may_trace()
@@ -557,7 +557,7 @@ def _described(gpu: Gpu) -> str:
 
 
 def _kernel_log(
-    programs: ProgramRunner, began_s: float, notes: list[str], why: Callable[[Xid], tuple[str, ...]]
+    programs: ProgramRunner, began_s: float, notes: list[str], owner: OwnerOf
 ) -> tuple[dict[str, ResultValue], tuple[Finding, ...]]:
     """Read the kernel's ring buffer; inside a container it is usually closed, and that is no clean bill."""
     program = programs.which("dmesg")
@@ -577,7 +577,7 @@ def _kernel_log(
     notes += _not_of_this_run(earlier)
     lasting = tuple(x for x in earlier.xids if not _of_a_program(x))
     counted = replace(log, xids=(*lasting, *log.xids), driver_errors=(*earlier.driver_errors, *log.driver_errors))
-    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(counted, why)
+    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(counted, owner)
 
 
 def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:

@@ -281,7 +281,7 @@ def _counted(done: FinishedRun, variables: Mapping[str, str]) -> tuple[FinishedR
 
 _HOSTS = 8  # named in the line; `history` counts all
 _TEXT = 600  # characters of one text: a message is one line to read
-_SHORTENED = ("address", "next", "kernel", "location", "found", "ended")
+_SHORTENED = ("address", "owner", "next", "kernel", "location", "found", "ended")
 
 
 def guard_line(said: Announcement, most: int | None = None) -> str:
@@ -305,6 +305,7 @@ def guard_line(said: Announcement, most: int | None = None) -> str:
         "report": said.report_file,
         "next": _cut(said.next_step),
         "address": lead and lead.address,
+        "owner": lead and lead.owner,
     }
     for name in _SHORTENED:
         line = json.dumps(document)  # ASCII: a byte is a character

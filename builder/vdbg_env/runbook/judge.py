@@ -514,6 +514,10 @@ class Crash:
     crashed: Sequence[SourceFrame] = ()  # the stack of its thread, innermost frame first
 
 
+# Classes that say what a failure is not: two runs of them have nothing in common.
+_OF_NO_CAUSE = ("not-a-gpu-failure", "unknown")
+
+
 def fingerprint(crash: Crash) -> Fingerprint | None:
     """Return the fingerprint of a crash by the surest of what is known; None where nothing names a cause."""
     on_gpu = sorted(
@@ -537,7 +541,7 @@ def fingerprint(crash: Crash) -> Fingerprint | None:
         return _made("exception", found["type"], frames=_frames(crash.stack))
     if crash.signal:
         return _made("signal", crash.signal, frames=_frames(crash.crashed[::-1] or crash.stack))
-    return _made("failure", crash.failure) if crash.failure else None
+    return _made("failure", crash.failure) if crash.failure and crash.failure not in _OF_NO_CAUSE else None
 
 
 def _of_gpu(finding: Finding) -> Fingerprint:

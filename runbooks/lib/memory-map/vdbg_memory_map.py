@@ -167,8 +167,11 @@ class _Writer:
                         self.weights = self._rows(_weights, worker)
                     self.tensors = _each_once((*self._rows(_tensors, worker), *self.weights))
                     self.windows = self._rows(_windows, worker)
-                self._look_at_the_allocator()
-                found = self.tensors, self.windows, self.segments
+                try:
+                    self._look_at_the_allocator()
+                except Exception as error:  # the tensors are known all the same
+                    self._note("allocator", error)
+                found = self.tensors, self.windows, self.segments, self.notes[:]
                 if found != self.saved:
                     self._save(moment, time.thread_time() - began)
                     self.saved = found

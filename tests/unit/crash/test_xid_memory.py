@@ -9,11 +9,13 @@ import pytest
 from tests.support import memory_maps, reports
 from tests.support.command_line import vdbg_env
 from tests.support.memory_maps import KEYS, LAYER_BYTES, WINDOW, encoded
+from tests.support.schemas import Contract
 from vdbg_env.common.resources import SHIPPED_DATA
-from vdbg_env.crash.memory_files import fault_lines
+from vdbg_env.crash.memory_files import owner_of_fault
 from vdbg_env.crash.memory_map import read_memory_map
 from vdbg_env.evidence.system import kernel_log_findings, parse_kernel_log
 from vdbg_env.report import pages
+from vdbg_env.report.model import report_json
 
 END = KEYS + LAYER_BYTES
 
@@ -75,7 +77,8 @@ def test_each_form_is_read_and_its_page_named(form: tuple[str, ...]) -> None:
     (xid,) = parse_kernel_log(line_of(form, END + 75_776)).xids
     assert (xid.code, xid.address, xid.fault) == (31, END + 75_776, f"FAULT_{form[4]}")
     assert xid.access == form[5].removeprefix("VIRT_")
-    (line,) = fault_lines(xid, [read_memory_map(encoded())])
+    (line,), document = owner_of_fault(xid, [read_memory_map(encoded())])
+    Contract("owner-v1").check({"schema": "vdbg-env/owner/v1", **(document or {})})
     assert f"page {END + 75_776:#x}: 75,776 bytes past the end of the key cache of layer 17" in line
 
 
@@ -83,20 +86,24 @@ def test_the_map_of_the_process_that_the_line_names_counts_alone() -> None:
     own = read_memory_map(encoded(process={"pid": 13, "rank": 1}))
     other = read_memory_map(encoded(process={"pid": 99, "rank": 0}, tensors=[]))
     (xid,) = parse_kernel_log(line_of(FORMS[4], KEYS)).xids
-    assert len(fault_lines(xid, [other, own])) == 1
-    assert "key cache of layer 17" in fault_lines(xid, [other, own])[0]
-    assert fault_lines(xid, []) == ()
+    (line,), _ = owner_of_fault(xid, [other, own])
+    assert "key cache of layer 17" in line
+    assert owner_of_fault(xid, []) == ((), None)
 
 
 def test_a_finding_says_why_its_address_was_bad() -> None:
     log = parse_kernel_log(line_of(FORMS[0], WINDOW))
-    (finding,) = kernel_log_findings(log, lambda xid: fault_lines(xid, [read_memory_map(encoded())]))
+    (finding,) = kernel_log_findings(log, lambda xid: owner_of_fault(xid, [read_memory_map(encoded())]))
     assert finding.why == (f"Xid 31, read at page {WINDOW:#x}: inside rank 3's custom all-reduce data",)
+    assert finding.owner and finding.owner["region"]["rank"] == 3
+    document = json.loads(report_json(replace(reports.FULL, findings=(finding,))))
+    Contract("run-v1").check(document)
+    assert document["findings"][0]["owner"] == finding.owner
 
 
 def test_the_page_says_it_of_a_finding_without_a_source_line() -> None:
     log = parse_kernel_log(line_of(FORMS[0], WINDOW))
-    findings = kernel_log_findings(log, lambda xid: fault_lines(xid, [read_memory_map(encoded())]))
+    findings = kernel_log_findings(log, lambda xid: owner_of_fault(xid, [read_memory_map(encoded())]))
     template = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
     page = pages.as_html(replace(reports.FULL, findings=tuple(findings)), template=template, style="")
     assert f"read at page {WINDOW:#x}: inside rank 3&#39;s custom all-reduce data" in page

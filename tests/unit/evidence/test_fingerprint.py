@@ -102,3 +102,5 @@ def test_a_signal_a_lack_of_memory_and_a_hang_have_a_cause_too() -> None:
     assert known(Crash(hang=True, stack=(stuck, stuck))).frames == ("vllm/shm_broadcast.py acquire_read",)
     assert known(Crash(failure="nccl-failure")).exception == "nccl-failure"
     assert fingerprint(Crash()) is None
+    for failure in ("not-a-gpu-failure", "unknown"):  # two commands that failed for no known reason share nothing
+        assert fingerprint(Crash(failure=failure)) is None

@@ -39,7 +39,12 @@ HEAD = RunHead(
     placement={"on": "local"}, pseudonyms=True, folder="/home/me", disk_floor=7,
 )  # fmt: skip
 FAULT: Finding = replace(
-    reports.FAULT, location=replace(reports.LEAF, headers=OTHER), process="Worker_TP1", rank=1, address={"width": 4}
+    reports.FAULT,
+    location=replace(reports.LEAF, headers=OTHER),
+    process="Worker_TP1",
+    rank=1,
+    address={"width": 4},
+    owner={"where": "inside"},
 )
 
 

@@ -112,9 +112,10 @@ while time.time() < until and "freed\\":[{" not in open(glob.glob(maps)[0]).read
     assert owner_of(memory, 0x1000010).where == "freed"
 
 
-def test_an_error_of_the_allocator_is_in_no_one_s_way(folder: Path) -> None:
+def test_an_error_of_the_allocator_is_in_no_one_s_way_and_in_the_notes(folder: Path) -> None:
     ran = run(folder, "import torch, torch.cuda; torch.cuda.init(); print('well')", BROKEN="1")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "well\n", "")
+    assert document(folder)["notes"] == ["allocator: RuntimeError: the allocator is closed"]
 
 
 @pytest.mark.parametrize("value", ["", "off", "/nowhere/at/all"])
