@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
@@ -20,6 +21,7 @@ from vdbg_env.agents.server import build_server
 from vdbg_env.agents.tools import Tools
 from vdbg_env.crash.line_packs import PackedLines
 
+_LONGEST_S = 120  # a call that takes longer hangs
 _FENCE = re.compile(r"<data ([0-9a-f]{12})>\n(.*?)\n</data \1>", re.DOTALL)
 
 
@@ -60,7 +62,7 @@ class Agent:
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, tool: str, **arguments: Any) -> Answer:
-        result = self.portal.call(self.client.call_tool, tool, arguments)
+        result = self.portal.call(self._called, tool, arguments)
         assert isinstance(result, CallToolResult)
         (content,) = result.content
         assert isinstance(content, TextContent)
@@ -69,6 +71,10 @@ class Agent:
         self.bytes += answer.bytes
         self.asked.append(tool)
         return answer
+
+    async def _called(self, tool: str, arguments: dict[str, Any]) -> object:
+        with anyio.fail_after(_LONGEST_S):
+            return await self.client.call_tool(tool, arguments)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A pytest plugin: a test that failed beside a GPU core or a CUDA error says kernel and line in its report.
+"""A pytest plugin: a test that failed, or ended its worker, beside a GPU core or a CUDA error says kernel and line.
 
 Nothing is loaded and no file is read while tests pass. Alone, because pytest imports it in every session.
 """
@@ -6,6 +6,7 @@ Nothing is loaded and no file is read while tests pass. Alone, because pytest im
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from vdbg_env import __version__
 
 _TELLING = ("CUDA", "NCCL", "illegal memory access")  # words without which a log is not looked into
 _ANNOTATION = "gpu-crash"  # the property of a report that holds a workflow command; it also travels through xdist
+_told: set[tuple[str, int]] = set()  # the files, each with its time, that a report of this process names
 _EARLIER_S = 1.0  # how much older than the test a core may seem, on a file system with coarse times
 
 
@@ -39,8 +41,34 @@ def pytest_runtest_makereport(
         new = _cores(item.config, call.start - _EARLIER_S)
         output = f"{report.capstdout}\n{report.capstderr}\n{report.longreprtext}"
         if new or any(word in output for word in _TELLING):
-            _explain(report, new, output, item)
+            _explain(report, new, output, item.config.rootpath)
     return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Look out for dying workers, in the process that has workers of xdist."""
+    if config.getoption("dist", "no") != "no":
+        config.pluginmanager.register(_Workers(config))
+
+
+class _Workers:
+    """Explains a worker that died: what it captured is lost, so only new files of the folder of cores tell of it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._started: dict[str, float] = {}  # the tests that run
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._started[nodeid] = time.time()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._started.pop(nodeid, None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        new = _cores(self._config, self._started.pop(crashitem, time.time()) - _EARLIER_S)
+        if new:
+            _explain(report, new, "", self._config.rootpath)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -54,18 +82,22 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def _cores(config: pytest.Config, since: float) -> list[str]:
-    """Return the files of the folder of cores that were written since a time; none where no folder is named.
+    """Return the files of the folder of cores that were written since a time and not returned before.
 
-    Of tests that fail at the same time, in several workers, each may name the core of another.
+    None where no folder is named. Of tests that fail at the same time, in several workers, each may name the core of
+    another.
     """
     armed = os.environ.get("CUDA_COREDUMP_FILE")
     folder = config.getoption("--gpu-cores") or (armed and str(Path(armed).parent))
     if not folder or not Path(folder).is_dir():
         return []
-    return sorted(str(path) for path in Path(folder).iterdir() if path.is_file() and path.stat().st_mtime >= since)
+    files = {path: path.stat() for path in Path(folder).iterdir() if path.is_file()}
+    new = {(str(path), at.st_mtime_ns) for path, at in files.items() if at.st_mtime >= since} - _told
+    _told.update(new)
+    return sorted(path for path, _ in new)
 
 
-def _explain(report: pytest.TestReport, cores: list[str], output: str, item: pytest.Item) -> None:
+def _explain(report: pytest.TestReport, cores: list[str], output: str, root: Path) -> None:
     """Add a section to a report, and an annotation for each crash: at the test, where its source is not found."""
     import tempfile
 
@@ -77,7 +109,6 @@ def _explain(report: pytest.TestReport, cores: list[str], output: str, item: pyt
         log.write(output)
         log.flush()
         try:
-            root = item.config.rootpath
             found = list(crashes(cores, [str(root)])) or list(crashes([log.name], [str(root)]))
         except ANY_ERROR as error:
             report.sections.append(("GPU crash", f"not read: {printable(error.what)}"))

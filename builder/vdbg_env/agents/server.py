@@ -10,11 +10,12 @@ import asyncio
 import inspect
 import json
 import logging
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -22,8 +23,9 @@ import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ArgsKwargs
+from pydantic_core import ArgsKwargs, from_json
 
 from vdbg_env import __version__
 from vdbg_env.agents.answer import DEFAULT_BYTES, LEAST_BYTES, MOST_BYTES, View, answer_text, clean, fenced
@@ -35,6 +37,7 @@ from vdbg_env.common.stop import ToldToStop, until
 Context = Any  # the SDK's, of which nothing is used
 Made = TypeVar("Made")
 
+_LONGEST_REQUEST: Final = 1 << 20  # bytes of a line
 _AT_ONCE: Final = 4  # calls that read at the same time; more wait
 _INSTRUCTIONS: Final = """\
 Reads what crashed GPU programs left: core dumps, logs and recorded runs. It only reads, and starts nothing.
@@ -83,8 +86,49 @@ async def serve(tools: Tools) -> None:
     """Answer on standard input and output until the client closes them."""
     logging.getLogger("mcp").setLevel(logging.ERROR)
     server = build_server(tools)
-    async with stdio_server() as (read, write):
+
+    async def refuse(error: types.JSONRPCError) -> None:
+        await write.send(SessionMessage(error))  # nothing is read before the streams below are open
+
+    async with stdio_server(stdin=cast(Any, _messages(sys.stdin.buffer, refuse))) as (read, write):
         await server.run(read, write, server.create_initialization_options())
+
+
+async def _messages(stream: BinaryIO, refuse: Callable[[types.JSONRPCError], Awaitable[None]]) -> AsyncIterator[str]:
+    """Yield the lines that are messages of the protocol. The SDK would drop the others, and their clients wait."""
+    while line := await anyio.to_thread.run_sync(stream.readline, _LONGEST_REQUEST):
+        if len(line) == _LONGEST_REQUEST and not line.endswith(b"\n"):
+            while line and not line.endswith(b"\n"):
+                line = await anyio.to_thread.run_sync(stream.readline, _LONGEST_REQUEST)
+            await refuse(_error(None, types.INVALID_REQUEST, f"a request has more than {_LONGEST_REQUEST} bytes"))
+        elif text := line.decode(errors="replace").strip():
+            error = _problem(text)
+            if error:
+                await refuse(error)
+            else:
+                yield text
+
+
+def _problem(text: str) -> types.JSONRPCError | None:
+    """Return what to answer to a line that is no message, with the id of the request where it has one."""
+    try:
+        found = from_json(text)
+    except ValueError:
+        return _error(None, types.PARSE_ERROR, "a request is no JSON")
+    number = found.get("id") if isinstance(found, dict) and "method" in found else None
+    known = isinstance(number, int | str) and not isinstance(number, bool)
+    try:
+        message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValidationError:
+        message = None
+    if message is None or (isinstance(message, types.JSONRPCNotification) and "id" in found):
+        what = "not a request of JSON-RPC 2.0: its params are an object, and its id is text or a whole number"
+        return _error(number if known else None, types.INVALID_REQUEST, what)
+    return None
+
+
+def _error(request: int | str | None, code: int, message: str) -> types.JSONRPCError:
+    return types.JSONRPCError(jsonrpc="2.0", id=request, error=types.ErrorData(code=code, message=message))
 
 
 def build_server(tools: Tools) -> Server[Any]:

@@ -25,7 +25,7 @@ from vdbg_env.crash.core import Core, cores_json, next_commands, read_cores
 from vdbg_env.crash.files import BinaryFiles, CoreFiles, SourceFiles, is_dump
 from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.locate import locate, locate_json
-from vdbg_env.crash.memory_files import NAMES, ask, open_maps, owners_json
+from vdbg_env.crash.memory_files import ask, maps_beside, open_maps, owners_json
 from vdbg_env.crash.triage import log_files, runbook_to_start, triage_json, triage_logs
 from vdbg_env.evidence.finding import NextStep
 from vdbg_env.evidence.gpu_findings import gpu_core_findings
@@ -268,10 +268,8 @@ class Tools:
 
     def _cores(self, path: str) -> _Cores:
         files = CoreFiles().find(self._folders.admit(path))
-        beside = dict.fromkeys(Path(file).parent for file in files)
-        maps = [str(found) for folder in beside for found in sorted(folder.glob(NAMES))]
-        for folder in {str(Path(found).parent) for found in maps}:
-            self._folders.admit(folder)  # the maps beside a core are read too, and those below
+        one_each = {Path(file).parent: Path(file) for file in files}.values()
+        maps = [self._folders.admit(str(found)) for core in one_each for found in maps_beside(core)]
         about = [(file, Path(file).stat()) for file in (*files, *maps)]
         key = tuple((file, status.st_mtime_ns, status.st_size) for file, status in about)
         with self._decoding:

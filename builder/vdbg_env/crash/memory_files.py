@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vdbg_env.crash.why import AddressWhy
     from vdbg_env.evidence.system import Xid
 
-NAMES: Final = "memory-map*.json"
+_NAMES: Final = "memory-map*.json"
 _MOST_MAPS: Final = 1024
 _OF_PROCESS: Final = re.compile(r"core\..*\.(\d{1,10})\.\d{1,20}(?:\.nvcudmp)?(?:\.gz)?")  # ...%h.%p.%t
 _TELLING: Final = ("inside", "freed", "past-the-end", "before-the-start", "between", "one-bit", "far")
@@ -81,7 +81,7 @@ def open_maps(target: str) -> tuple[MemoryMap, ...]:
     if not path.is_dir():
         return (_opened(path),)
     maps, problems = [], []
-    for found in sorted(path.rglob(NAMES))[:_MOST_MAPS]:
+    for found in _below(path):
         try:
             maps.append(_opened(found))
         except BadInput as error:
@@ -99,10 +99,20 @@ def open_maps(target: str) -> tuple[MemoryMap, ...]:
     return tuple(maps)
 
 
+def _below(folder: Path) -> list[Path]:
+    """Return the files of a folder that are named as maps; a pipe of such a name would be waited for."""
+    return [found for found in sorted(folder.rglob(_NAMES))[:_MOST_MAPS] if found.is_file()]
+
+
+def maps_beside(core: Path) -> list[Path]:
+    """Return the files that `maps_of` reads for a core: where its folder has a map, those in folders below it, too."""
+    return _below(core.parent) if any(core.parent.glob(_NAMES)) else []
+
+
 def maps_of(core: str, sections: CoreSections) -> tuple[MemoryMap, ...]:
     """Return the maps in the folder of a core, else the memory that it holds itself; none where neither can be read."""
     try:
-        if core and any(Path(core).parent.glob(NAMES)):
+        if core and maps_beside(Path(core)):
             return of_process(open_maps(str(Path(core).parent)), core)
         return (core_map(sections, core),) if sections.global_memory() else ()
     except (BadInput, OSError):

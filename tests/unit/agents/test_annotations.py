@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,8 @@ import yaml
 
 from tests.builders.core_builder import CUBINS, hang_core, illegal_address_core
 from tests.support.golden import assert_golden
-from vdbg_env.agents import pytest_plugin
+from vdbg_env.agents import annotate, pytest_plugin
+from vdbg_env.common.console import printable
 
 ROOT = Path(__file__).parents[3]
 ACTION = ROOT / "templates" / "github-action" / "action.yml"
@@ -72,6 +74,37 @@ def test_the_text_of_a_log_commands_nothing(workspace: Path) -> None:
     assert [row.partition("=")[0] for row in outputs.splitlines()] == ["crashes", "class", "kernel", "file", "line"]
 
 
+@pytest.mark.parametrize(
+    "mark", ["a,line=9", "a::b:", "100%0A%2C", "two\nlines", "r\r::error::x", "\u2028\x1b[2J", "é 你"]
+)
+def test_a_name_and_a_message_stay_in_their_places(
+    workspace: Path, mark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What GitHub's runner reads back of a command is what the file and its log say."""
+    name, said = f"logs/x{mark}.log", mark if mark.isprintable() else "plain"
+    (workspace / "logs").mkdir()
+    (workspace / name).write_text(f"RuntimeError: CUDA error: an illegal memory access was encountered {said} .\n")
+    variables = {"GITHUB_STEP_SUMMARY": "page", "GITHUB_OUTPUT": "outputs"}
+    paths = {variable: workspace.parent / file for variable, file in variables.items()}
+    environment = {**{key: str(path) for key, path in paths.items()}, "GITHUB_WORKSPACE": str(workspace)}
+    assert annotate.main([str(workspace / "logs")], environment) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    properties, _, text = line.removeprefix("::error ").partition("::")
+    read = dict(part.split("=", 1) for part in properties.split(","))
+    assert set(read) == {"file", "line", "title"} and read["line"] == "1"
+    assert unescaped(read["file"]) == printable(name, keep="\n") and f"encountered {said} ." in unescaped(text)
+    page, outputs = (path.read_text() for path in paths.values())
+    assert page.count("\n") == 5 and outputs.count("\n") == len(outputs.splitlines()) == 5
+    assert "\x1b" not in page + outputs and "\r" not in page + outputs
+
+
+def unescaped(text: str) -> str:
+    """Return what the runner makes of a property (ActionCommand.cs): `%25` last, so that it opens nothing."""
+    for code, plain in (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")):
+        text = text.replace(code, plain)
+    return text
+
+
 def test_nothing_found_is_no_failure(workspace: Path) -> None:
     (workspace / "good.log").write_text("all is well\n")
     printed, page, outputs = action(workspace, "good.log")
@@ -79,7 +112,7 @@ def test_nothing_found_is_no_failure(workspace: Path) -> None:
 
 
 TESTS = """
-import shutil, time
+import shutil
 
 def test_passes(): print("CUDA is here")
 
@@ -87,7 +120,7 @@ def test_leaves_a_core():
     shutil.copy("out/rank0.nvcudmp", "cores/core.1")
     raise RuntimeError("the process ended")
 
-def test_prints_an_error(): time.sleep(1.5); run()
+def test_prints_an_error(): run()
 
 def run():
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -121,6 +154,41 @@ def test_the_plugin_explains_a_failed_test(workspace: Path, more: tuple[str, ...
     if not more:  # tests that fail at the same time share their cores
         assert commands[-1].startswith("::error file=test_kernels.py,line=10,title=illegal-memory-access::")
         assert len(commands) == told.count("- GPU crash -") == 2
+
+
+DEADLY = """
+import os, pathlib, shutil
+
+def test_passes(): pass
+
+def test_dies():
+    shutil.copy("out/rank0.nvcudmp", "cores/core.1")
+    os.abort()
+
+def test_dies_with_a_log():
+    pathlib.Path("cores/server.log").write_text("CUDA error: an illegal memory access was encountered\\n")
+    os.kill(os.getpid(), 9)
+
+def test_dies_in_silence(): os.abort()
+
+def test_passes_too(): pass
+"""
+
+
+@pytest.mark.slow
+def test_the_plugin_explains_a_worker_that_died(workspace: Path) -> None:
+    (workspace / "cores").mkdir()
+    (workspace / "test_kernels.py").write_text(DEADLY)
+    told = run_tests(workspace, "-n", "1")
+    assert "3 failed, 2 passed" in told and told.count("crashed while running") >= 3
+    parts = re.split(r"crashed while running 'test_kernels.py::(\w+)'\n", told.partition("= FAILURES =")[2])
+    failures = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert "Warp Illegal Address at inline_chain.cu:3" in failures["test_dies"]
+    assert "CUDA error: an illegal memory access" in failures["test_dies_with_a_log"]
+    assert told.count("- GPU crash -") == 2 and "test_dies_in_silence" in failures
+    log, core = sorted(line for line in told.splitlines() if line.startswith("::error"))
+    assert log.startswith("::error file=cores/server.log,line=1,title=illegal-memory-access::")
+    assert core.startswith("::error file=kernels/inline_chain.cu,line=3,title=gpu-core-warp-illegal-address::")
 
 
 def test_the_package_names_the_plugin() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,14 +63,33 @@ def test_some_damaged_cores(tmp_path: Path) -> None:
     assert 0 < errors < 60
 
 
+def memory_of_server(field: str) -> int:
+    """Return a field of /proc/PID/status of the server that this process started, in MiB."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            text = status.read_text()
+            if f"\nPPid:\t{os.getpid()}\n" in text and b"\0mcp\0" in (status.parent / "cmdline").read_bytes():
+                return int(text.split(f"\n{field}:", 1)[1].split()[0]) >> 10
+    raise AssertionError("the server has gone")
+
+
 @pytest.mark.long
 def test_two_thousand_damaged_cores(tmp_path: Path) -> None:
+    rng, errors = random.Random(2), 0
+    defects: list[str] = []
+    resident: list[int] = []
     with started_agent(tmp_path) as ask:
-        errors, defects = ask_about(ask, tmp_path, 2000, random.Random(2))
+        for _ in range(4):
+            more, told = ask_about(ask, tmp_path, 500, rng)
+            errors, defects = errors + more, defects + told
+            resident.append(memory_of_server("VmRSS"))
+        peak = memory_of_server("VmHWM")
         (tmp_path / "core.nvcudmp").write_bytes(illegal_address_core())
         assert ask("faults", path="core.nvcudmp").document["faults"]  # the same process
+    print(f"{errors} errors of 2000; resident after each 500: {resident} MiB, at most {peak}")
     assert not defects
     assert 200 < errors < 2000
+    assert resident[3] - resident[0] < 32 and peak < 512, (resident, peak)
 
 
 def test_a_core_that_was_cut_is_not_told_as_one_without_an_exception(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +113,11 @@ def test_whose_memory(tmp_path: Path) -> None:
         assert not ask("faults", path="core.nvcudmp").failed
         (tmp_path / "memory-map-2.json").symlink_to("/etc/passwd")
         assert "leads out" in ask("whose_memory", address="0x10", maps=".").document["error"]
-        assert "leads out" in ask("faults", path="core.nvcudmp").document["error"]
+        assert "memory-map-2.json is outside" in ask("faults", path="core.nvcudmp").document["error"]
+        (tmp_path / "memory-map-2.json").unlink()
+        (tmp_path / "passwords").symlink_to("/etc/passwd")  # it is no map: nothing reads it
+        os.mkfifo(tmp_path / "memory-map-3.json")
+        assert not ask("faults", path="core.nvcudmp").failed
 
 
 def test_triage(ask: Agent) -> None:

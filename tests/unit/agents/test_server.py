@@ -290,6 +290,43 @@ MALFORMED = (
 )  # fmt: skip
 
 
+def refused(number: object, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
+
+
+NO_REQUEST = "not a request of JSON-RPC 2.0: its params are an object, and its id is text or a whole number"
+
+
+def test_what_is_no_request_is_answered_with_an_error(dumps: Path) -> None:
+    least = b'{"jsonrpc":"2.0","id":9,"method":"ping","params":{"a":"' + b"x" * (1 << 20) + b'"}}\n'
+    asked = {
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":5}\n': refused(7, -32600, NO_REQUEST),
+        b'{"jsonrpc":"2.0","id":"a","method":"tools/list","params":[]}\n': refused("a", -32600, NO_REQUEST),
+        b'{"jsonrpc":"2.0","id":{},"method":"tools/list"}\n': refused(None, -32600, NO_REQUEST),
+        b'{"jsonrpc":"2.0","id":true,"method":5}\n': refused(None, -32600, NO_REQUEST),
+        b'{"jsonrpc":"2.0","id":1000,"result":5}\n': refused(
+            None, -32600, NO_REQUEST
+        ),  # the id is of a request of ours
+        b"[]\n": refused(None, -32600, NO_REQUEST),
+        b"no JSON\n": refused(None, -32700, "a request is no JSON"),
+        b"[" * 100_000 + b"\n": refused(None, -32700, "a request is no JSON"),
+        least: refused(None, -32600, "a request has more than 1048576 bytes"),
+        least.replace(b"x" * 100, b""): {"jsonrpc": "2.0", "id": 9, "result": {}},
+    }
+    parameters = served(dumps)
+    with subprocess.Popen(
+        [parameters.command, *parameters.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin and server.stdout
+        for line, answer in {HELLO: None, **asked}.items():
+            server.stdin.write(b"\n" + line)
+            server.stdin.flush()
+            told = json.loads(server.stdout.readline())
+            assert answer is None or told == answer
+        server.stdin.close()
+        assert server.wait(30) == 0 and not server.stdout.read()
+
+
 @pytest.mark.slow
 def test_malformed_requests_end_nothing_and_a_crowd_of_calls_is_answered(dumps: Path) -> None:
     parameters = served(dumps)
