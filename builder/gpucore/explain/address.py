@@ -141,21 +141,10 @@ def place_of(program: Program, routine: Routine, offset: int, calls: Sequence[in
 def address_at(program: Program, values: Slice, n: int) -> Address | None:
     """Return the address of instruction number n of a slice; None where it has none or it could not be put together."""
     i = values.code.instructions[n]
-    access = access_of(i)
-    memories = [s for s in i.sources if isinstance(s, Memory)]
-    if access is None or not memories or access[0] == "descriptor":
+    access, found = access_of(i), based_at(program, values, n)
+    if access is None or found is None:
         return None
-    space, direction, width = access
-    memory = memories[-1] if i.opcode == "LDGSTS" else memories[0]
-    try:
-        for _ in range(_MOST_NESTED):
-            formula = join(values.run(lambda: _formula(values, memory, n, space)))
-            if not values.settle(variables(values, formula)):
-                break
-        formula = _unrolled(values, _decided(values, formula, n))
-        bases = best_bases(program, values, formula)
-    except TooLarge:
-        return None
+    (space, direction, width), (formula, bases) = access, found
     scale, index = _index(formula, bases[0], width) if len(bases) == 1 else (1, None)
     code = values.code
     return Address(
@@ -163,6 +152,25 @@ def address_at(program: Program, values: Slice, n: int) -> Address | None:
         direction, width, formula, tuple(bases), scale, index,
         tuple(Guard(c, code.instructions[at].offset) for c, at in holding(values, n)),
     )  # fmt: skip
+
+
+def based_at(program: Program, values: Slice, n: int) -> tuple[Poly, list[Base]] | None:
+    """Return the formula of an address and the pointers that it may be based on; None as `address_at` does."""
+    i = values.code.instructions[n]
+    access = access_of(i)
+    memories = [s for s in i.sources if isinstance(s, Memory)]
+    if access is None or not memories or access[0] == "descriptor":
+        return None
+    memory = memories[-1] if i.opcode == "LDGSTS" else memories[0]
+    try:
+        for _ in range(_MOST_NESTED):
+            formula = join(values.run(lambda: _formula(values, memory, n, access[0])))
+            if not values.settle(variables(values, formula)):
+                break
+        formula = _unrolled(values, _decided(values, formula, n))
+        return formula, best_bases(program, values, formula)
+    except TooLarge:
+        return None
 
 
 def holding(values: Slice, n: int) -> list[tuple[Atom, int]]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from gpucore.explain.address import Address, address_at
+from gpucore.explain.address import Address, Base, access_of, based_at
 from gpucore.explain.algebra import (
     MASK32,
     MASK64,
@@ -37,11 +37,15 @@ How = Literal["read", "computed", "solved", "one register"]
 Carrier: TypeAlias = tuple[int | None, Resource]
 """A register of a thread, by the thread's number in its warp; None for a uniform register."""
 
+_Place: TypeAlias = tuple[int | None, bool]
+"""The instruction where a thread stopped, and whether likely equations count."""
+
 _MOST_ROUNDS: Final = 6
 _MOST_ATOMS: Final = 200
 _LANES_TO_CONFIRM: Final = 4
 _LEAST_AGREEMENT: Final = 30  # registers, before one is called wrong
 _MOST_CARRIERS: Final = 40
+_MOST_WRITES: Final = 64
 
 
 @dataclass(frozen=True)
@@ -115,13 +119,16 @@ class Numbers:
 
     def __init__(
         self, address: Address, snapshot: Snapshot, whole: Numbers | None = None, but: Carrier | None = None,
-        shared: Mapping[Atom, int] = MappingProxyType({}),
+        shared: Mapping[Atom, int] = MappingProxyType({}), likely: bool = False,
     ) -> None:  # fmt: skip
         """Solve for what a snapshot has; with `whole`, again without the register `but` and with its equations.
 
-        `shared` are values of all threads that are known before.
+        `shared` are values of all threads that are known before. `likely` counts too what is likely and not certain,
+        which may confirm a number and never gives one: the registers that the failed access would have written still
+        hold what they had, and threads that load from one address get one value.
         """
-        self.address, self.snapshot, self._but = address, snapshot, but
+        self.address, self.snapshot, self._but, self._likely = address, snapshot, but, likely
+        self._whole = whole
         self._code: Code = address.slice.code
         # A register may never have been written on the way that a warp took: here, unlike in a formula, that counts.
         self._values: Slice = whole._values if whole else Slice(self._code, address.program.bank, False)
@@ -130,10 +137,11 @@ class Numbers:
         self._shared: dict[Atom, int] = dict(shared)
         self._shared_how: dict[Atom, How] = {}
         self._shared_by: dict[Carrier, None] = {}
-        self._uniform: dict[Atom, bool] = whole._uniform if whole else {}
-        self._again: dict[tuple[int, Carrier], Numbers] = {}
-        self._equations: dict[int | None, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
-        self._pairs: dict[int | None, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
+        self._uniform: dict[tuple[Atom, bool], bool] = whole._uniform if whole else {}
+        self._loaded_from: dict[int, tuple[Poly, list[Base]] | None] = whole._loaded_from if whole else {}
+        self._again: dict[tuple[int, Carrier, bool], Numbers] = {}
+        self._equations: dict[_Place, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
+        self._pairs: dict[_Place, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
         self._states = [_State(lane) for lane in snapshot.lanes]
         self._read_core()
         self._solve()
@@ -250,16 +258,20 @@ class Numbers:
         return len(carriers) > _MOST_CARRIERS or self._depends(p, value, carriers)
 
     def _depends(self, p: Poly, value: int, carriers: Collection[Carrier]) -> bool:
-        return any(self._solved_without(c, carriers).value(p) != value for c in carriers)
+        return any(
+            all(self._solved_without(c, carriers, likely).value(p) != value for likely in (False, True))
+            for c in carriers
+        )
 
-    def _solved_without(self, carrier: Carrier, carriers: Collection[Carrier]) -> Numbers:
-        found = self._again.get((self.chosen, carrier))
+    def _solved_without(self, carrier: Carrier, carriers: Collection[Carrier], likely: bool) -> Numbers:
+        found = self._again.get((self.chosen, carrier, likely))
         if found is None:
             lane = self._states[self.chosen].lane
             others = [one for one in self.snapshot.lanes if one is not lane]
             others.sort(key=lambda one: all(number != one.number for number, _ in carriers))
             few = replace(self.snapshot, lanes=(lane, *others[: _LANES_TO_CONFIRM - 1]))
-            found = self._again[self.chosen, carrier] = Numbers(self.address, few, self, carrier)
+            found = Numbers(self.address, few, self, carrier, likely=likely)
+            self._again[self.chosen, carrier, likely] = found
             found.chosen = 0
         return found
 
@@ -278,8 +290,11 @@ class Numbers:
             value = self.value(formula, k)
             alone = replace(self.snapshot, lanes=(state.lane,))
             if value is not None and all(
-                Numbers(self.address, alone, self, self._carrier(r, state.lane), self._shared).value(formula) == value
-                for r in state.used
+                any(
+                    Numbers(self.address, alone, self, but, self._shared, likely).value(formula) == value
+                    for likely in (False, True)
+                )
+                for but in (self._carrier(r, state.lane) for r in state.used)
             ):
                 found.append((state.lane, value))
         return found
@@ -322,11 +337,12 @@ class Numbers:
     # Equations.
 
     def _equations_at(self, at: int | None) -> list[tuple[Resource, Poly]]:
-        found = self._equations.get(at)
+        place = (at, self._likely)
+        found = self._equations.get(place)
         if found is None:
-            found = self._equations[at] = [] if at is None else self._collect(at)
+            found = self._equations[place] = [] if at is None else self._collect(at)
             by_register = dict(found)
-            pairs = self._pairs[at] = []
+            pairs = self._pairs[place] = []
             for r, low in found:
                 above = Register(r[0], r[1] + 1)  # type: ignore[arg-type]
                 high = by_register.get(above) if r[1] % 2 == 0 else None
@@ -347,6 +363,8 @@ class Numbers:
         found: list[tuple[Resource, Poly]] = []
         for r in registers:
             site = code.definition(r, at if straight else n)
+            if self._overdue(site):
+                site = code.definition(r, n)
             if self._may_be_unwritten(site, r) or (later is not None and self._defined_in(r, n, later)):
                 continue
             block = site.at if site.kind == "phi" else code.block_of(site.at)
@@ -359,6 +377,11 @@ class Numbers:
             if len(inside(p)) <= _MOST_ATOMS:
                 found.append((r, p))
         return found
+
+    def _overdue(self, site: Site) -> bool:
+        """Say whether a register is one that the failed access would have written, and likely never did."""
+        own = site.kind == "instruction" and site.at == self.address.instruction
+        return own and self._likely and self.snapshot.faulted
 
     def _may_be_unwritten(self, site: Site, r: Resource) -> bool:
         """Say whether a register may hold what was there before the function; a formula of it is then no equation.
@@ -436,8 +459,31 @@ class Numbers:
             for state in self._states:
                 while self._solve_once(state):
                     progress = True
-            if not progress:
+            if not progress and not (self._likely and self._lend()):
                 return
+
+    def _lend(self) -> bool:
+        """Give each thread what another one loaded from the same address; says whether that told anything new."""
+        loaded = {
+            (a, at): value
+            for state in self._states
+            for a, value in state.known.items()
+            if a.kind == "load" and (at := self._loaded_at(a, state)) is not None
+        }
+        new = False
+        for state in self._states:
+            for a in dict.fromkeys(a for a, _ in loaded):
+                at = None if a in state.known else self._loaded_at(a, state)
+                if at is not None and (a, at) in loaded:
+                    state.known[a], state.how[a], new = loaded[a, at], "solved", True
+        return new
+
+    def _loaded_at(self, a: Atom, state: _State) -> int | None:
+        """Return the address that a thread loaded a value from; None where it is not known, or no plain load."""
+        n = a.args[0]
+        assert isinstance(n, int)
+        source = self._source(n)
+        return None if source is None else _value_or_none(source[0], self._evaluate(state))
 
     def _solve_once(self, state: _State) -> bool:
         equations = self._equations_at(state.lane.at)
@@ -451,7 +497,7 @@ class Numbers:
             value32 = self._value_of(r, state.lane)
             if value32 is not None and r not in state.used and self._learn_from(p, value32, state, values, (r,)):
                 return True
-        for low, high, p in self._pairs.get(state.lane.at, ()):
+        for low, high, p in self._pairs.get((state.lane.at, self._likely), ()):
             first, second = self._value_of(low, state.lane), self._value_of(high, state.lane)
             if first is None or second is None or (low in state.used and high in state.used):
                 continue
@@ -487,14 +533,48 @@ class Numbers:
         """Say whether a leaf is the same in all threads of the warp: a parameter, or loaded from one address by all."""
         if a.kind in {"bank", "special"}:
             return a.kind == "bank" or str(a.args[0]).startswith(("block", "grid"))
-        if a.kind != "load" or not isinstance(a.args[0], int) or self._code.instructions[a.args[0]].opcode[0] != "L":
+        n = a.args[0]
+        if a.kind != "load" or not isinstance(n, int):
             return False
-        found = self._uniform.get(a)
+        found = self._uniform.get((a, self._likely))
         if found is None:
-            address = address_at(self.address.program, self._values, a.args[0])
-            leaves = [x for x in inside(address.formula) if x.kind in LEAVES] if address is not None else [a]
-            found = self._uniform[a] = a not in leaves and all(map(self._is_uniform, leaves))
+            source = self._source(n)
+            leaves = [x for x in inside(source[0]) if x.kind in LEAVES] if source is not None else [a]
+            found = a not in leaves and all(map(self._is_uniform, leaves)) and (self._likely or not self._changes(n))
+            self._uniform[a, self._likely] = found
         return found
+
+    def _source(self, n: int) -> tuple[Poly, list[Base]] | None:
+        """Return what a plain load of memory that all threads share loads from."""
+        if n not in self._loaded_from:
+            plain = self._code.instructions[n].opcode in {"LDG", "LD", "LDS"}
+            self._loaded_from[n] = based_at(self.address.program, self._values, n) if plain else None
+        return self._loaded_from[n]
+
+    def _changes(self, n: int) -> bool:
+        """Say whether what a load reads may be another value for another thread: the function writes there itself."""
+        load, source = self._code.instructions[n], self._source(n)
+        if "CONSTANT" in load.modifiers:
+            return False
+        written = self._written
+        return source is None or not source[1] or written is None or any(b.value in written for b in source[1])
+
+    @cached_property
+    def _written(self) -> frozenset[Atom] | None:
+        """The pointers through which the function writes; None where they are not known or too many."""
+        if self._whole is not None:
+            return self._whole._written
+        code, found = self._code, set[Atom]()
+        accesses = ((n, access_of(i)) for n, i in enumerate(code.instructions))
+        writes = [n for n, a in accesses if a is not None and a[0] not in {"shared", "local"} and a[1] != "read"]
+        if code.indirect or len(writes) > _MOST_WRITES:
+            return None
+        for n in writes:
+            based = based_at(self.address.program, self._values, n)
+            if based is None or not based[1]:
+                return None
+            found.update(b.value for b in based[1])
+        return frozenset(found)
 
     def _unknown(self, p: Poly, values: Values) -> list[Atom]:
         """Return the atoms of a sum whose values are not known."""
@@ -522,12 +602,15 @@ class Numbers:
         found = _divided(a, factor, value - rest, p.bits)
         if found is None:
             return None
-        inner = a.args[0] if a.args else None
-        if a.kind in {"zx", "sx", "named"} and isinstance(inner, Poly):
-            return self._solved(inner, found & MASK32, values)
         if a.kind == "wide":
             return self._half_known(a, found, values)
-        return (a, found) if a.kind in LEAVES and a.kind != "entry" else None
+        if a.kind in LEAVES:
+            return (a, found) if a.kind != "entry" else None
+        try:
+            inner = _undone(a, found, values)
+        except Unknown:
+            return None
+        return None if inner is None else self._solved(*inner, values)
 
     def _half_known(self, a: Atom, found: int, values: Values) -> tuple[Atom, int] | None:
         low, high = a.args
@@ -604,7 +687,10 @@ class Numbers:
                 continue
             words = [Register(register.file, register.number + k) for k in range(count)]
             held = [self._value_of(w, state.lane) for w in words]
-            same = all(code.definition(w, at) == code.definition(w, n) for w in words)
+            same = all(
+                there == code.definition(w, n) or self._overdue(there)
+                for w, there in ((w, code.definition(w, at)) for w in words)
+            )
             arrived = all(code.definition(w, n).at != n for w in words)
             if not same or not arrived or any(v is None for v in held):
                 return None
@@ -612,6 +698,35 @@ class Numbers:
             registers += words
         wide = self.address.space in {"global", "generic"}
         return tuple(registers), total & (MASK64 if wide else MASK32)
+
+
+def _undone(a: Atom, value: int, values: Values) -> tuple[Poly, int] | None:
+    """Return the part of an operation that its value decides, and the value of that part; None where several can be."""
+    kind, width = a.kind.removesuffix("64"), a.bits
+    if kind in {"zx", "sx", "named"} and isinstance(a.args[0], Poly):
+        return a.args[0], value & MASK32
+    if kind == "select":
+        condition, first, second = a.args
+        assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        return (first if values.of_atom(condition) else second), value
+    if kind not in {"smin", "smax", "umin", "umax", "xor"}:
+        return None
+    parts = [x for x in a.args if isinstance(x, Poly)]
+    known = [_value_or_none(x, values) for x in parts]
+    if len(parts) != 2 or len(a.args) != 2 or known.count(None) != 1:
+        return None
+    unknown, other = parts[known.index(None)], next(x for x in known if x is not None)
+    if kind == "xor":
+        return unknown, value ^ other
+    left, right = (signed(value, width), signed(other, width)) if kind[0] == "s" else (value, other)
+    return (unknown, value) if (left > right if kind.endswith("max") else left < right) else None
+
+
+def _value_or_none(p: Poly, values: Values) -> int | None:
+    try:
+        return values.of(p)
+    except Unknown:
+        return None
 
 
 def _divided(a: Atom, factor: int, product: int, bits: int) -> int | None:

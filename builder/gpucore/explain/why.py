@@ -22,6 +22,7 @@ _VERBS: Final = {"read": ("reads", "read"), "write": ("writes", "wrote"), "updat
 _MOST_GUARDS: Final = 4
 _WIDEST: Final = 160
 _MOST_NODES: Final = 2000
+_FARTHEST: Final = 1 << 49  # bytes: the virtual addresses of today's GPUs
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,13 @@ class Why:
         if self.numbers is None or address.base is None or address.index is None:
             return None
         held, base = self.numbers.held_address(), self.value(of(address.base.value))
-        if held is None or base is None or (held - base) % address.scale:
+        if held is None or base is None:
             return None
-        return signed(held - base, 64) // address.scale, "from the address"
+        distance = signed(held - base, 64)
+        # Of a product that wrapped more than one index leads to the address.
+        if distance % address.scale or abs(distance) >= _FARTHEST:
+            return None
+        return distance // address.scale, "from the address"
 
     @property
     def index_as_fact(self) -> int | None:

@@ -1,8 +1,8 @@
 """Planted faults: an interpreter stopped at a bad access becomes a GPU core, and the answer is held to what it knows.
 
 A bad number is put into a table or a parameter, or a pointer is spoilt. The 32 threads of the first warp run until one
-leaves its array; they run on for some instructions, as a GPU does, and their registers are the core. No parameters and
-no memory are in it unless asked for.
+leaves its array; they run on for some instructions, as a GPU does, and their registers are the core. Parameters are in
+it where it is asked for, as in a core of the default size; memory never is.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ class Planted:
     pointers: tuple[tuple[int, int], ...]
     planted: str
 
-    def core(self, warp: WarpSpec | None = None, parameters: bytes | None = None) -> bytes:
+    def core(self, warp: WarpSpec | None = None, *, parameters: bool = False) -> bytes:
         """Return the core, with another warp in it where one is given."""
         module = ModuleSpec(cubin=self.program.cubin)
+        held = self.launch.parameters if parameters else None
         device = DeviceSpec(
             modules=[module],
             launches=[LaunchSpec(kernel=self.name, grid=self.launch.grid, block=self.launch.block,
-                                 parameters=parameters, parameters_offset=layout(self.program.arch)[2])],
+                                 parameters=held, parameters_offset=layout(self.program.arch)[2])],
             blocks=[BlockSpec(block=self.launch.block_index, warps=[warp or self.stopped.warp])],
             sms={0: SmSpec(exception=14, error_offset=self.stopped.offset)},
         )  # fmt: skip
@@ -148,11 +149,12 @@ class Damaged:
 
 @dataclass
 class Claims:
-    """What an answer says as a fact, held against the truth."""
+    """What an answer says as a fact, held against the truth; `weak_index` is one that one register alone carries."""
 
     lies: list[str] = field(default_factory=list)
     argument: bool = False
     index: bool = False
+    weak_index: bool = False
     load: bool = False
     line: bool = False
     value: bool = False
@@ -163,11 +165,12 @@ class Claims:
 
 def check(
     planted: Planted, answer: Mapping[str, Any], machine: Machine, thread: tuple[int, int, int],
-    damaged: Damaged | None = None,
+    damaged: Damaged | None = None, *, whole: bool = True,
 ) -> Claims:  # fmt: skip
     """Return what is right and what is wrong in an answer about a planted fault; `thread` is the one it is about.
 
-    `damaged` is the one register that was changed: no other may be named as contradicted.
+    `damaged` is the one register that was changed: no other may be named as contradicted. Of a `whole` core also what
+    one register alone carries must be true.
     """
     lane = next((one for one in planted.stopped.lanes if one.thread.thread == thread), None)
     claims = Claims(disagree=(answer.get("evidence") or {}).get("disagree") or 0)
@@ -176,13 +179,16 @@ def check(
         return claims
 
     def fact(what: str, said: object, true: object, how: str | None = None) -> bool:
-        said = None if how == "one register" else said  # said to be no fact
-        claims.said += said is not None
-        if said is not None and said != true:
-            claims.lies.append(f"{what} is said to be {said}, it is {true}")
-        return said is not None and said == true
+        weak = how == "one register"  # said to be no fact
+        if said is None or (weak and (not whole or true is None)):
+            return False
+        claims.said += not weak
+        if said != true:
+            claims.lies.append(f"{what} is said to be {said}{' by one register' if weak else ''}, it is {true}")
+        return said == true
 
-    claims.value = fact("the address", answer["value"], lane.address, answer["value_how_known"])
+    value_how = answer["value_how_known"]
+    claims.value = fact("the address", answer["value"], lane.address, value_how) and value_how != "one register"
     by_thread = {one.thread.thread: one.address for one in planted.stopped.lanes}
     for one in (answer["lanes"] or {}).get("addresses", ()):
         fact(f"the address of {one['thread']}", one["value"], by_thread.get(tuple(one["thread"])))
@@ -198,7 +204,9 @@ def check(
             of_formula = evaluate(answer["index"]["formula"])
             true = None if of_formula is None else signed(of_formula, 64)
             index = answer["index"]
-            claims.index = fact("the index", index["value"], true, index["how_known"])
+            right = fact("the index", index["value"], true, index["how_known"])
+            claims.weak_index = right and index["how_known"] == "one register"
+            claims.index = right and not claims.weak_index
     loads = answer["loads"]
     claims.load = True
     for n, one in enumerate(loads):

@@ -88,12 +88,19 @@ def _prove(program: Program, name: str, witness: Witness, kernel: Kernel, launch
 
 @dataclass
 class FaultOutcome:
-    """How answers about planted faults fared; `lies` are facts that are none, `others` those of damaged cores."""
+    """How answers about planted faults fared; `lies` are facts that are none, `others` those of damaged cores.
+
+    The cores have the parameters, as one of the default size has; `light_` counts those without. A `weak_index` is one
+    that is marked as carried by one register alone.
+    """
 
     faults: int = 0
     explained: int = 0
     argument: int = 0
     index: int = 0
+    weak_index: int = 0
+    light_index: int = 0
+    light_weak_index: int = 0
     load: int = 0
     line: int = 0
     value: int = 0
@@ -145,9 +152,11 @@ def why_of(program: Program, name: str, data: bytes, source: SourceText | None =
     return None if why is None else (why, found[0].first.at.thread)
 
 
-def ask(planted: Planted, warp: WarpSpec | None = None) -> tuple[Mapping[str, Any], Thread3] | None:
+def ask(
+    planted: Planted, warp: WarpSpec | None = None, *, parameters: bool = True
+) -> tuple[Mapping[str, Any], Thread3] | None:
     """Return what gpucore publishes of its answer to a planted fault, and the thread that it is about."""
-    answer = why_of(planted.program, planted.name, planted.core(warp))
+    answer = why_of(planted.program, planted.name, planted.core(warp, parameters=parameters))
     return None if answer is None else (dict(json.loads(json.dumps(why_json(answer[0])))), answer[1])
 
 
@@ -158,26 +167,34 @@ def _judge(planted: Planted, machine: Machine, outcome: FaultOutcome) -> None:
         return
     claims = check(planted, asked[0], machine, asked[1])
     outcome.explained += 1
-    for name in ("argument", "index", "load", "line", "value"):
+    for name in ("argument", "index", "weak_index", "load", "line", "value"):
         setattr(outcome, name, getattr(outcome, name) + getattr(claims, name))
     outcome.disagree += claims.disagree > 0
     if claims.disagree:
         outcome.examples.append(f"{here}: {claims.disagree} registers disagree")
     outcome.lies += [f"{here}: {one}" for one in claims.lies]
+    light = ask(planted, parameters=False)
+    if light is not None:
+        claims = check(planted, light[0], machine, light[1])
+        outcome.light_index += claims.index
+        outcome.light_weak_index += claims.weak_index
+        outcome.lies += [f"{here}, without parameters: {one}" for one in claims.lies]
 
 
 def _judge_mutation(planted: Planted, machine: Machine, outcome: FaultOutcome, rng: random.Random) -> None:
     how, warp, damaged = mutate(planted, rng)
     outcome.mutations += 1
-    asked = ask(planted, warp)
+    parameters = rng.random() < 0.5
+    asked = ask(planted, warp, parameters=parameters)
     if asked is None:
         outcome.mutations_with_fewer_words += 1
         return
-    claims = check(planted, asked[0], machine, asked[1], damaged)
+    claims = check(planted, asked[0], machine, asked[1], damaged, whole=False)
     outcome.suspects += claims.suspect
     outcome.mutations_with_fewer_words += not claims.value
     if claims.lies:
         outcome.others[how] += 1
         outcome.examples.append(
-            f"{how} sm_{planted.program.arch} {planted.name}+{planted.stopped.offset:#x}: {claims.lies[0]}"
+            f"{how}{', parameters' * parameters} sm_{planted.program.arch} {planted.name}+{planted.stopped.offset:#x}: "
+            + claims.lies[0]
         )
