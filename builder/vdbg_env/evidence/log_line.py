@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_LINE = 64 << 10  # a longer line is looked at up to here; the reason of a crash is early in it
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One line without its wrappings; `process`, `pid`, `rank`, `level` and `stamp` are None where the line has none.
 
     `writer` is what its wrappings name (pod, process, PID, rank), the same for all lines of a process.
@@ -52,6 +50,8 @@ _BUILDKITE = re.compile(rf"\[({_ISO})\] ")
 _DOCKER_BUILD = re.compile(r"#\d{1,4} \d{1,7}\.\d{1,4} ")
 _KUBECTL = re.compile(r"\[(?:pod|container)/[^\]\s]{1,512}\] ")
 _COMPOSE = re.compile(r"[A-Za-z0-9][\w.-]{0,127} {1,40}\| ")
+# How a line begins that is in one of these wrappings, or in JSON.
+_MAY_BE_WRAPPED = re.compile(r"[\d\[{#>]|[A-Z][a-z]{2} [ \d]\d \d\d:|[A-Za-z][\w.-]{0,127} {1,40}\|").match
 _SRUN = re.compile(r"(\d{1,5}): ")
 _MPI = re.compile(r"\[\d{1,6},(\d{1,6})\](?:<std(?:out|err)>)?:? ?")
 _TORCHRUN = re.compile(r"\[(?:default|rank|trainer|worker)?(\d{1,6})\]: ?")
@@ -90,6 +90,7 @@ _BRACKETED = re.compile(
     r"\[(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
     rf"(?:\|[^\]]{{1,120}}\] (?:{_ISO} )?>> |\] (?:\[[^\]]{{1,120}}\] )?)"
 )
+_BEGIN_A_LEVEL = "DIWECF[-|"
 # Anywhere in the prefix of a line of a logger that is not known.
 _SOME_LEVEL = re.compile(
     r"^.{0,80}?(?:^|[\s|\[<(\]])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?:[\s|\]>):]|$)"
@@ -113,7 +114,7 @@ def plain(text: str) -> str:
         text = drawings[-1] if drawings else ""
     if "\x1b" in text or "\x9b" in text:
         text = _ANSI.sub("", text)
-    return _CONTROL.sub("", text)
+    return text if text.isprintable() else _CONTROL.sub("", text)
 
 
 def unwrap(raw: str) -> LogLine:
@@ -135,7 +136,7 @@ def unwrap(raw: str) -> LogLine:
     rank = next((seen for seen in (said_rank, torch_rank, rank) if seen is not None), None)
     who = [str(part) for part in (label, process, pid, rank) if part is not None]
     return LogLine(
-        text=_RAY_REPEAT.sub("", text).rstrip(),
+        text=(_RAY_REPEAT.sub("", text) if "across cluster]" in text else text).rstrip(),
         body=body,
         process=process,
         pid=pid,
@@ -160,6 +161,8 @@ def _out_of_container(text: str) -> tuple[str, str | None, str | None]:
     stamp: str | None = None
     label: str | None = None
     for _ in range(4):  # `kubectl logs --prefix --timestamps` has two, a journal around Docker's JSON has two
+        if not _MAY_BE_WRAPPED(text):
+            break
         if text.startswith("{") and (inner := _out_of_json(text)) is not None:
             text, said = inner
             stamp = stamp or said
@@ -193,6 +196,7 @@ def _out_of_json(text: str) -> tuple[str, str | None] | None:
     if not isinstance(message, str):
         return None
     said = record.get("time", record.get("__REALTIME_TIMESTAMP"))
+    message = message.encode("utf-8", "replace").decode()  # half of a surrogate pair can be written in JSON alone
     return plain(message.rstrip("\n")), said if isinstance(said, str) else None
 
 
@@ -223,6 +227,8 @@ def _out_of_process(text: str) -> tuple[str, str | None, int | None, int | None]
 
 
 def _out_of_level(text: str) -> tuple[str, str | None, str | None]:
+    if text[:1] not in _BEGIN_A_LEVEL:
+        return text, None, None
     match = _LEVEL.match(text)
     if match and match[2]:
         return text[match.end() :], match[1], match[2]
@@ -285,6 +291,8 @@ def _rank_in(text: str, process: str | None) -> int | None:
     """The rank a line speaks of: its process's name (Worker_TP1) before a rank in its text."""
     if process and (rank := rank_of_process(process)) is not None:
         return rank
+    if "ank" not in text and "VllmWorker-" not in text:
+        return None
     match = _TORCH_RANK.match(text) or _ANY_RANK.search(text)
     return int(match[1]) if match else None
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 import re2
-from ahocorasick_rs import AhoCorasick, BytesAhoCorasick, Implementation
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from vdbg_env.common.console import nearest
@@ -42,8 +42,8 @@ _PRECISION = {"root": 50, "messenger": 30, "stall": 20, "exception": 15, "cascad
 
 
 def compile_pattern(pattern: str) -> Any:
-    """Compile one pattern with RE2; raises re2.error for what it refuses (back references, look-around)."""
-    return re2.compile(pattern, _OPTIONS)
+    """Compile a pattern for UTF-8 with RE2; raises re2.error for what it refuses (back references, look-around)."""
+    return re2.compile(pattern.encode(), _OPTIONS)
 
 
 def _compiled(pattern: object) -> Any:
@@ -326,14 +326,21 @@ class Rule(RuleDocument):
         """The program, file and version its wording is from."""
         return f"{self.source.program} {self.source.version}, {self.source.file}"
 
-    def confirm(self, text: str) -> Mapping[str, str] | None:
+    @cached_property
+    def _groups(self) -> tuple[tuple[str, int], ...]:
+        """The named groups of its pattern, each with its number."""
+        return tuple((name.decode(), number) for name, number in self.regex.groupindex.items())
+
+    def confirm(self, text: bytes) -> Mapping[str, str] | None:
         """Return the named groups for a line that holds one of the literals, None when it does not meet the rest."""
+        found = None
+        if self.regex is not None and (found := self.regex.search(text)) is None:
+            return None
         if self.unless is not None and self.unless.search(text):
             return None
-        if self.regex is None:
+        if found is None or not self._groups:
             return {}
-        found = self.regex.search(text)
-        return {k: v for k, v in found.groupdict().items() if v} if found else None
+        return {name: said.decode() for name, number in self._groups if (said := found[number])}
 
 
 NOT_CALIBRATED = CalibrationDocument.model_construct(unproven={}, rules={}, second_stage={}, weights={})
@@ -355,28 +362,23 @@ class RuleBook:
         return tuple(rule for rule in self.rules if not (rule.role == "dismiss" and rule.reach == 0))
 
     @cached_property
-    def _literals(self) -> tuple[AhoCorasick, list[tuple[int, ...]]]:
+    def _literals(self) -> tuple[BytesAhoCorasick, list[tuple[int, ...]]]:
         """All literals as one automaton, and for each the places in `rules` of those that ask for it."""
-        holders: dict[str, list[int]] = defaultdict(list)
+        holders: dict[bytes, list[int]] = defaultdict(list)
         for place, rule in enumerate(self.rules):
             for literal in rule.literals:
-                holders[literal].append(place)
-        return AhoCorasick(list(holders), implementation=Implementation.ContiguousNFA), list(
-            map(tuple, holders.values())
-        )
-
-    @cached_property
-    def _any_literal(self) -> BytesAhoCorasick:
-        words = sorted({literal.encode() for rule in self.rules for literal in rule.literals})
-        return BytesAhoCorasick(words, implementation=Implementation.ContiguousNFA)
+                holders[literal.encode()].append(place)
+        automaton = BytesAhoCorasick(list(holders), implementation=Implementation.ContiguousNFA)
+        return automaton, list(map(tuple, holders.values()))
 
     def may_meet(self, line: bytes) -> bool:
         """Return whether a line, with its wrappings, holds a literal of any rule."""
-        return bool(self._any_literal.find_matches_as_indexes(line))
+        return bool(self._literals[0].find_matches_as_indexes(line))
 
     def forms_of(self, text: str) -> frozenset[str]:
         """Return the clues whose pattern a line without its level meets."""
-        return frozenset(clue.id for clue in self.clues if clue.regex is not None and clue.regex.search(text))
+        data = text.encode()
+        return frozenset(clue.id for clue in self.clues if clue.regex is not None and clue.regex.search(data))
 
     def met_by(self, body: str, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
         """Return the rules a line meets, in their order, each with the named groups of its pattern.
@@ -384,11 +386,14 @@ class RuleBook:
         `body` is the line with its level, `text` without.
         """
         automaton, holders = self._literals
-        found = automaton.find_matches_as_indexes(body, overlapping=True)
-        places = {place for literal, _, _ in found for place in holders[literal]}
-        rules = (self.rules[place] for place in sorted(places))
-        pairs = ((rule, rule.confirm(text if rule.bare else body)) for rule in rules)
-        return [(rule, groups) for rule, groups in pairs if groups is not None]
+        whole, bare = (part.encode() for part in (body, text))
+        found = automaton.find_matches_as_indexes(whole, overlapping=True)
+        met = []
+        for place in sorted({place for literal, _, _ in found for place in holders[literal]}):
+            rule = self.rules[place]
+            if (groups := rule.confirm(bare if rule.bare else whole)) is not None:
+                met.append((rule, groups))
+        return met
 
 
 def rule_book(folder: pathlib.Path | None = None) -> RuleBook:

@@ -1,8 +1,9 @@
 """Read one log as it streams: find the few lines that are worth a look, and keep what they show.
 
 All literals of all rules are one Aho-Corasick automaton: its speed depends neither on their number nor on the text, and
-it takes a few megabytes. It runs over blocks from which the line breaks have been taken out, because a log may be
-wrapped hard at the width of a terminal, in the middle of a literal; such a line is joined again before it is read.
+it takes a few megabytes. It is made once; what is found and not looked for at the time is passed over. It runs over
+blocks from which the line breaks have been taken out, because a log may be wrapped hard at the width of a terminal, in
+the middle of a literal; such a line is joined again before it is read.
 
 Where a block ends is decided by the log alone, never by its chunks, so the answer cannot depend on them.
 Signs that a run makes progress are frequent, so they are looked for only while the answer depends on them.
@@ -27,14 +28,10 @@ from vdbg_env.evidence.triage_rules import Rule, RuleBook
 BLOCK = 128 << 10  # a block ends with the first line that ends after so many bytes
 MAX_BLOCK = 1 << 20  # or here, where no line does
 AHEAD = 4 << 10  # bytes of the next block that may hold the rest of a wrapped line
-STEADY = (
-    4 << 20
-)  # bytes searched for the same literals, from which on a faster automaton earns its making (20 ms, 7 MB)
+STEADY = 4 << 20  # bytes of a log from which on a faster automaton earns its making (20 ms, 7 MB)
 MAX_JOINED = 12
-MAX_TURNS = 4  # times in a block that the signs of health are left out again
 _LINES_AROUND = 48  # lines before one that show whether its log is wrapped
 
-_NOTHING = b"\x00no literal at all\x00"
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
     rb"=====|Traceback|File \"|"
@@ -53,18 +50,24 @@ class Candidate:
 class LineScanner:
     """Takes the bytes of one log in chunks of any size and yields candidate lines, in order.
 
-    `frequent` are literals of lines that a healthy log is full of; they are looked for only while `alert` is set. The
-    consumer may change `alert`, and call `watch`, between two candidates.
+    `literals` are all that may be looked for, `frequent` those of lines that a healthy log is full of. These are looked
+    for only while `alert` is set, the others while `watch` names them. The consumer may change both between two
+    candidates.
     """
 
-    def __init__(self, literals: Iterable[str], frequent: Iterable[str] = ()) -> None:
+    def __init__(self, literals: Iterable[str], frequent: Iterable[str]) -> None:
+        often, watched = frozenset(frequent), frozenset(literals)
+        self._texts = sorted(often | watched)
+        self._frequent = [text in often for text in self._texts]
         self.alert = True
-        self._frequent = frozenset(frequent)
+        self._automaton = _automaton(tuple(self._texts), fast=False)
         self._buffer = bytearray()
         self._context: list[bytes] = []  # the last lines before the buffer
         self._line = 1  # number of the first line in the buffer
         self._tail = False  # the last block ended within a line
-        self.watch(literals)
+        self._scanned = 0
+        self._sets: dict[frozenset[str], list[bool]] = {}
+        self.watch(watched)
 
     @property
     def lines(self) -> int:
@@ -76,11 +79,11 @@ class LineScanner:
         """The last line that is not empty, of those scanned last; empty where all of them are."""
         return next((line for line in reversed(self._context) if line.strip()), b"")
 
-    def watch(self, literals: Iterable[str]) -> None:
-        """Change what is looked for, from one of the next lines on."""
-        self._literals = frozenset(literals)
-        self._automata: dict[bool, BytesAhoCorasick] = {}
-        self._steady = 0
+    def watch(self, literals: frozenset[str]) -> None:
+        """Change what is looked for."""
+        if literals not in self._sets:  # what is looked for changes back and forth between a few sets
+            self._sets[literals] = [text in literals for text in self._texts]
+        self._watched = self._sets[literals]
 
     def feed(self, chunk: bytes) -> Iterator[Candidate]:
         """Take the next bytes and yield the candidates among the blocks that are complete."""
@@ -102,17 +105,19 @@ class LineScanner:
         return end if end + AHEAD <= len(self._buffer) else None
 
     def _scan(self, end: int) -> Iterator[Candidate]:
-        self._steady += end
-        if self._steady >= STEADY > self._steady - end:
-            self._automata = {}
-        ended = self._buffer.count(b"\n", 0, end)
-        whole = self._buffer.endswith(b"\n", 0, end)
-        text = bytes(self._buffer[: end + AHEAD])
+        self._scanned += end
+        if self._scanned >= STEADY > self._scanned - end:
+            self._automaton = _automaton(tuple(self._texts), fast=True)
+        with memoryview(self._buffer) as buffer:
+            text = bytes(buffer[: end + AHEAD])
         del self._buffer[:end]
-        if b"\r\n" in text:
-            text = text.replace(b"\r\n", b"\n")
+        *lines, rest = text.split(b"\n")
+        if b"\r" in text:
+            lines = [line[:-1] if line.endswith(b"\r") else line for line in lines]
+        ended = len(lines) - text.count(b"\n", end)
+        whole = text.endswith(b"\n", 0, end)
         own = len(self._context) + ended + (not whole)  # lines before this one are of this block
-        lines = [*self._context, *text.split(b"\n")]
+        lines = [*self._context, *lines, rest]
         yield from self._candidates(lines, len(self._context), own)
         self._line, self._tail = self._line + ended, not whole
         self._context = [line[:AHEAD] for line in lines[:own][-_LINES_AROUND:]]
@@ -122,46 +127,28 @@ class LineScanner:
         widths = list(map(len, lines))
         starts = list(accumulate(widths, initial=0))
         number = self._line - first
-        at, full, turns = first, self.alert, 0
-        found = self._matches(joined, starts[first], full)
-        while (match := next(found, None)) is not None:
-            begin, end = bisect_right(starts, match[0]) - 1, bisect_right(starts, match[1] - 1) - 1
-            if begin < at:
+        offset, taken = starts[first], 0  # lines up to `taken` have been yielded
+        for literal, begun, ended in self._automaton.find_matches_as_indexes(
+            memoryview(joined)[offset:], overlapping=True
+        ):
+            place = begun + offset
+            if place < taken or not (self._watched[literal] or (self.alert and self._frequent[literal])):
                 continue
+            begin, end = bisect_right(starts, place) - 1, bisect_right(starts, ended + offset - 1) - 1
             if begin >= limit:
-                break
+                continue
             begin, end = _unfold(lines, widths, begin, end)
             data = b"".join(lines[begin : end + 1])
-            if (behind := match[0] - starts[begin]) > MAX_LINE - AHEAD:
+            if (behind := place - starts[begin]) > MAX_LINE - AHEAD:
                 data = data[:AHEAD] + data[behind - AHEAD // 2 :]
-            at = end + 1
-            if self.alert or not full or self._automaton(False).find_matches_as_indexes(data):
-                yield Candidate(number=number + begin, data=data)
-            if full is not self.alert and (self.alert or turns < MAX_TURNS):
-                full, turns = self.alert, turns + 1
-                found = self._matches(joined, starts[at], full)
-
-    def _matches(self, joined: bytes, offset: int, full: bool) -> Iterator[tuple[int, int]]:
-        text = memoryview(joined)[offset:]
-        for _, begin, end in self._automaton(full).find_matches_as_indexes(text):
-            yield begin + offset, end + offset
-
-    def _automaton(self, full: bool) -> BytesAhoCorasick:
-        if full not in self._automata:
-            literals = self._literals | self._frequent if full else self._literals
-            fast = self._steady >= STEADY
-            self._automata[full] = _made(literals, Implementation.DFA) if fast else _automaton(literals)
-        return self._automata[full]
+            taken = starts[end + 1]
+            yield Candidate(number=number + begin, data=data)
 
 
-@lru_cache(16)  # what is looked for changes back and forth between a few sets
-def _automaton(literals: frozenset[str]) -> BytesAhoCorasick:
-    return _made(literals, Implementation.ContiguousNFA)
-
-
-def _made(literals: frozenset[str], kind: Implementation) -> BytesAhoCorasick:
-    words = sorted(literal.encode() for literal in literals) or [_NOTHING]
-    return BytesAhoCorasick(words, implementation=kind)
+@lru_cache(2)  # all logs of a run are searched by one
+def _automaton(texts: tuple[str, ...], *, fast: bool) -> BytesAhoCorasick:
+    kind = Implementation.DFA if fast else Implementation.ContiguousNFA
+    return BytesAhoCorasick([text.encode() for text in texts], implementation=kind)
 
 
 def _unfold(lines: list[bytes], widths: list[int], begin: int, end: int) -> tuple[int, int]:
@@ -223,7 +210,10 @@ _HEALTH = {"progress", "well"}
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """A line that meets a rule. `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it.
+    """A line that meets a rule.
+
+    `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it; `passing`: a run can continue
+    after it; `cleared`: a good start shows that it was got over.
 
     `process` wrote the line, `writer` is the same for all lines of a process, `died` is the one whose death it
     reports. `kernel_text` is the line that names `kernel`, which may be a later one. `fix` is its rule's, with the
@@ -244,6 +234,8 @@ class Sighting:
     fix: str | None = None
     weak: bool = False
     exiting: bool = False
+    passing: bool = False
+    cleared: bool = False
     count: int = 1
 
     @property
@@ -349,16 +341,14 @@ class LogClassifier:
 
     def _read(self, candidate: Candidate) -> None:
         met: list[tuple[Rule, Mapping[str, str]]] = []
-        if self.book.may_meet(candidate.data):
+        if self._settled or self.book.may_meet(candidate.data):  # without clues every candidate may meet a rule
             line = unwrap(decode(candidate.data))
-            met = [
-                (rule, groups)
-                for rule, groups in self.book.met_by(line.body, line.text)
-                if rule.any_level or line.level not in {"INFO", "DEBUG"}
-            ]
+            met = self.book.met_by(line.body, line.text)
+            if line.level in {"INFO", "DEBUG"}:
+                met = [(rule, groups) for rule, groups in met if rule.any_level]
             if met and CODE.match(line.text):
                 return
-        if all(rule.precision < TELLING and rule.role == "exception" for rule, _ in met):
+        if not self._settled and all(rule.precision < TELLING and rule.role == "exception" for rule, _ in met):
             self._keep_clue(candidate)
         if not met:
             return
@@ -367,11 +357,12 @@ class LogClassifier:
             self._dismiss(max(rule.reach for rule in dismissals), candidate, line)
             return
         counted = [rule.id for rule, _ in met if rule.role in _COUNTED]
-        self._counts.update(counted)
+        for name in counted:
+            self._counts[name] += 1
         for rule, groups in _strongest(met):
             if rule.role not in _COUNTED or self._counts[rule.id] <= MAX_PER_RULE:
-                self._note(rule, dict(groups), candidate, line)
-        if any(self._counts[rule] == MAX_PER_RULE for rule in counted):
+                self._note(rule, groups, candidate, line)
+        if any(self._counts[name] == MAX_PER_RULE for name in counted):
             self._scanner.watch(self._wanted())
         self._look_for_health()
 
@@ -383,17 +374,57 @@ class LogClassifier:
             self._scanner.watch(self._wanted())
 
     def _keep_clue(self, candidate: Candidate) -> None:
-        if self._settled:
-            return
         if len(self._first_clues) < FIRST_CLUES:
             self._first_clues.append(candidate)
         else:
             self._last_clues.append(candidate)
 
-    def _note(self, rule: Rule, groups: dict[str, str], candidate: Candidate, line: LogLine) -> None:
+    def _note(self, rule: Rule, groups: Mapping[str, str], candidate: Candidate, line: LogLine) -> None:
         self._release = groups.get("release", self._release)
+        match rule.role:
+            case "root" | "messenger" | "exception":
+                self._keep(self._sighting(rule, groups, candidate, line))
+            case "ignored":
+                self._ignored[line.writer] = candidate.number
+            case "stall" if not self._dead:  # what is dead generates no tokens either
+                known = self._stalls.get(rule.id)
+                self._stalls[rule.id] = (
+                    replace(known, count=known.count + 1) if known else self._sighting(rule, groups, candidate, line)
+                )
+            case "cascade":
+                self._cascades.append(self._sighting(rule, groups, candidate, line))
+                self._dead = bool(self._deaths())
+            case "victim":
+                self._victims.append(self._sighting(rule, groups, candidate, line))
+            case "shutdown":
+                failed = self._dead or any(not s.weak and s.rule.role != "exception" for s in self._kept)
+                self._exiting = self._exiting or not failed
+            case "begin":
+                self._exiting = False
+            case "ready":
+                self._well = True
+                if not self._unchanged:
+                    self._forget(lambda s: s.cleared)
+                self._unchanged = True
+            case "progress" | "well":
+                self._well = True
+                if not self._dead and (self._passing or self._stalls or self._first_clues):
+                    self._forget((lambda s: s.passing) if rule.role == "progress" else _of_another)
+            case "detail":
+                self._detail(self._sighting(rule, groups, candidate, line))
+            case "setting" if "names" in groups and len(self._settings) < MAX_SETTINGS:
+                self._settings[groups["names"]] = None
+            case "setting" | "dismiss" | "stall":
+                pass
+
+    def _sighting(self, rule: Rule, groups: Mapping[str, str], candidate: Candidate, line: LogLine) -> Sighting:
         kernel = groups.get("kernel") or groups.get("new")
-        sighting = Sighting(
+        failure = self.book.classes[rule.failure] if rule.failure else None
+        weak = not rule.any_level and not (failure and failure.lasting) and is_weak(line)
+        survivable = rule.survivable
+        if survivable is None:
+            survivable = bool(failure and failure.survivable)
+        return Sighting(
             rule=rule,
             file=self.file,
             line=candidate.number,
@@ -406,74 +437,37 @@ class LogClassifier:
             kernel=kernel,
             kernel_text=line.text[:MAX_TEXT] if kernel else None,
             fix=rule.fix.format_map(_Named(groups)) if rule.fix else None,
-            weak=not rule.any_level and not self._lasts(rule) and is_weak(line),
+            weak=weak,
             exiting=self._exiting,
+            passing=weak or rule.role == "stall" or survivable,
+            cleared=weak or bool(failure and failure.cleared_by_start),
         )
-        match rule.role:
-            case "root" | "messenger" | "exception":
-                self._keep(sighting)
-            case "ignored":
-                self._ignored[line.writer] = candidate.number
-            case "stall" if not self._dead:  # what is dead generates no tokens either
-                known = self._stalls.get(rule.id)
-                self._stalls[rule.id] = replace(known, count=known.count + 1) if known else sighting
-            case "cascade":
-                self._cascades.append(sighting)
-                self._dead = bool(self._deaths())
-            case "victim":
-                self._victims.append(sighting)
-            case "shutdown":
-                failed = self._dead or any(not s.weak and s.rule.role != "exception" for s in self._kept)
-                self._exiting = self._exiting or not failed
-            case "begin":
-                self._exiting = False
-            case "ready":
-                self._well = True
-                if not self._unchanged:
-                    self._forget(lambda s: s.weak or self.book.classes[s.failure].cleared_by_start)
-                self._unchanged = True
-            case "progress" | "well":
-                self._well = True
-                if not self._dead and (self._passing or self._stalls or self._first_clues):
-                    self._forget(self._may_pass if rule.role == "progress" else _of_another)
-            case "detail":
-                self._detail(sighting)
-            case "setting" if "names" in groups and len(self._settings) < MAX_SETTINGS:
-                self._settings[groups["names"]] = None
-            case "setting" | "dismiss" | "stall":
-                pass
-
-    def _lasts(self, rule: Rule) -> bool:
-        return rule.failure is not None and self.book.classes[rule.failure].lasting
 
     def _keep(self, sighting: Sighting) -> None:
         """Keep a root; one that only says that the next line was raised gives way to that line."""
         ignored = self._ignored.pop(sighting.writer, None) if self._ignored else None
         if sighting.rule.role == "exception" and ignored and sighting.line - ignored <= IGNORED_LINES:
             return
-        last = next((s for s in reversed(self._kept[-8:]) if s.writer == sighting.writer), None)
-        between = 1 if sighting.writer is None else MIXED  # lines of others may be between those of one writer
-        if last and sighting.line - last.line <= between and _is_wrapper(last):
-            self._kept.remove(last)
-            if sighting.rule.role == "exception":
-                sighting = replace(last, line=sighting.line, text=sighting.text)
-        elif last and sighting.line - last.line <= 2 * between and _is_header(last, sighting):
-            self._kept.remove(last)
+        recent = range(len(self._kept) - 1, max(-1, len(self._kept) - 9), -1)
+        place = next((place for place in recent if self._kept[place].writer == sighting.writer), None)
+        if place is not None:
+            last = self._kept[place]
+            between = 1 if sighting.writer is None else MIXED  # lines of others may be between those of one writer
+            apart = sighting.line - last.line
+            if apart <= between and _is_wrapper(last):
+                del self._kept[place]
+                if sighting.rule.role == "exception":
+                    sighting = replace(last, line=sighting.line, text=sighting.text)
+            elif apart <= 2 * between and _is_header(last, sighting):
+                del self._kept[place]
         self._kept.append(sighting)
-        self._passing = self._passing or self._may_pass(sighting)
+        self._passing = self._passing or sighting.passing
         self._unchanged = False
 
     def _deaths(self) -> list[Sighting]:
         """Return the lines that report a death, without those that need another line."""
         met = {s.rule.id for s in self._cascades}
         return [s for s in self._cascades if s.rule.needs is None or s.rule.needs in met]
-
-    def _may_pass(self, sighting: Sighting) -> bool:
-        """Return whether a run can continue after this: what it survived is not why it ended."""
-        survivable = sighting.rule.survivable
-        if survivable is None:
-            survivable = self.book.classes[sighting.failure].survivable
-        return sighting.weak or sighting.rule.role == "stall" or survivable
 
     def _forget(self, passed: Callable[[Sighting], bool]) -> None:
         """Drop what the run has survived, and count it anew should it happen again."""
@@ -489,7 +483,7 @@ class LogClassifier:
             return
         self._survived += len(gone)
         self._kept = left
-        self._passing = any(map(self._may_pass, self._kept))
+        self._passing = any(s.passing for s in self._kept)
         saturated = [s.rule.id for s in gone if self._counts[s.rule.id] >= MAX_PER_RULE]
         for sighting in gone:
             self._counts[sighting.rule.id] = 0
@@ -544,6 +538,9 @@ def _strongest(met: Sequence[tuple[Rule, Mapping[str, str]]]) -> Iterator[tuple[
     """Yield the rules that count for a line: it is not the root of a failure that it passes on, a known failure is not
     an ordinary exception as well.
     """
+    if len(met) == 1:
+        yield from met
+        return
     passed_on = {rule.failure for rule, _ in met if rule.role == "messenger"}
     named = any(rule.role in {"root", "messenger", "stall", "victim"} for rule, _ in met)
     named = named or any(rule.role == "cascade" and rule.failure for rule, _ in met)

@@ -56,6 +56,10 @@ def test_every_container_format_is_opened(wrapped: str) -> None:
     assert unwrap(wrapped).text == IMA
 
 
+def test_half_of_a_surrogate_pair_in_a_json_line_can_be_written() -> None:
+    assert unwrap('{"log": "ValueError: \\ud800 is bad", "stream": "stderr"}').text == "ValueError: ? is bad"
+
+
 def test_a_json_line_that_is_the_programs_own_is_left_alone() -> None:
     raw = '{"event": "CUDA error"}'
     assert unwrap(raw).text == raw

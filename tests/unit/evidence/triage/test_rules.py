@@ -50,7 +50,7 @@ def test_no_pattern_takes_more_than_linear_time(rule: Rule) -> None:
     for filler in (literal, literal[:-1], " ", "a", "(", literal + " "):
         line = (filler * 60_000)[:60_000] + literal
         begun = time.process_time()
-        rule.confirm(line)
+        rule.confirm(line.encode())
         assert time.process_time() - begun < 3  # seconds of processor time; a backtracking engine would take hours
 
 
