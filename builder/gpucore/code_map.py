@@ -368,7 +368,14 @@ def parse_place(text: str, kernel: str | None = None) -> PlaceQuery:
     bare = _BARE.match(text)
     if bare or _BARE_HEX.match(text):
         name, file = _split_file(kernel) if kernel else (None, None)
-        return PlaceQuery(name=name, value=_number(bare[1]) if bare else int(text, 16), file=file)
+        value = _number(bare[1]) if bare else int(text, 16)
+        if value >> 64:
+            raise BadArgument(
+                f"{text} is no address: it needs more than 64 bits",
+                cause="a digit too many, or two numbers run together",
+                next_step="vdbg-env locate 0x7f2001f52800 --memory latest",
+            )
+        return PlaceQuery(name=name, value=value, file=file)
     gdb = _GDB.match(text)
     named = _NAMED.match(gdb[2] if gdb else text.removeprefix("<"))
     if named is None and not kernel and _FUNCTION.fullmatch(text):

@@ -29,6 +29,7 @@ _MOST_NAMED: Final = 4  # other tensors at the same address
 _UNUSED: Final = frozenset({"free", "unlisted"})
 _STRIDE: Final = 256  # regions that are passed over at once
 _ADDRESSES: Final = 1 << 64
+_PAGE: Final = 1 << 16  # bytes from address 0 on that nothing is ever mapped to
 _NEAR: Final = 1 << 30  # bytes; what is farther from everything was not reached by running past an end
 _LAYER: Final = re.compile(r"(?:^|\.)(?:layers?|blocks|h)\.(\d{1,6})(?:\.|$)")
 _NAMELESS: Final = {
@@ -196,6 +197,8 @@ class Owner:
     def sentence(self) -> str:
         """The answer as one sentence, without a full stop."""
         region = self.region
+        if region is None and self.address < _PAGE:
+            return f"a null pointer plus {self.address:,} bytes" if self.address else "a null pointer"
         if region is None:
             return "not within 1 GiB of anything in the memory map, so no array was overrun by a little"
         what = region.words(self.index) + self._place_words()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -66,12 +67,13 @@ from vdbg_env.run.stale import installed_vllm
 from vdbg_env.runbook import machine, workload
 from vdbg_env.runbook.judge import bisect_status
 from vdbg_env.runbook.machine import Plan, final_inputs, plan, unattended, unmet
-from vdbg_env.runbook.model import Data, Runbook
+from vdbg_env.runbook.model import SYNTHETIC, Data, Runbook
 from vdbg_env.runbook.state import Facts
 from vdbg_env.runbook.workload import Inputs, Settings, ray_hints, told_before_start
 from vdbg_env.supervisor import sockets
 
 _FOR_THE_END_S = 120.0
+_FROM_INPUT = re.compile(r"\$\{\{ *inputs\.(\w+) *\}\}")
 Notice = Callable[[str], None]
 _LOG = logging.getLogger(__name__)
 
@@ -226,6 +228,7 @@ class Session:
         request, place, environment = self._request, self._place, self._environment
         runbook, inputs = prepare(request, self._library, environment)
         self._check_port(runbook, inputs)
+        self._check_requests(runbook, inputs)
         argv = inputs.workload.argv
         facts = gather_facts(request, place, runbook, argv, interactive=self._view.interactive and not request.batch)
         self._check_attended(runbook, inputs, facts)
@@ -382,6 +385,25 @@ class Session:
                 cause="the workload could not listen there, or would share the port and its requests with that server",
                 next_step=f"vdbg-env runbook {runbook.name} -i port=auto -- COMMAND",
             )
+
+    def _check_requests(self, runbook: Runbook, inputs: Inputs) -> None:
+        """Raise BadInput where the requests that a server is to get cannot be read: it takes minutes to start."""
+        drivers = (command.driver.replay for command in runbook.commands.values() if command.driver)
+        names = {found[1] for text in drivers if (found := _FROM_INPUT.fullmatch(text))}
+        for name in sorted(names):
+            file = str(inputs.get(name) or SYNTHETIC)
+            if file == SYNTHETIC or self._request.replay:
+                continue
+            from vdbg_env.supervisor.request_driver import read_requests  # for requests that were recorded alone
+
+            try:
+                read_requests(str(self._places.folder / file))
+            except (OSError, ValueError) as error:
+                raise BadInput(
+                    f"-i {name}={file}: {error.strerror if isinstance(error, OSError) else error}",
+                    cause="a mistyped path, or a file of another kind",
+                    next_step=f"vdbg-env capture records requests, and -i {name}={SYNTHETIC} makes them",
+                ) from None
 
     def _check_attended(self, runbook: Runbook, inputs: Inputs, facts: Facts) -> None:
         """Raise BadInput where no one can be asked what this run would have to ask, such as for requests."""

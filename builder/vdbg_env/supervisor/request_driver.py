@@ -133,8 +133,13 @@ def main(document: dict[str, Any]) -> int:
 
 def read_requests(path: str) -> list[dict[str, Any]]:
     """Return the requests of a recording; raises OSError or ValueError where it has none."""
+    requests = []
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs more than it gives here
-        requests = [json.loads(line) for line in file if line.strip()]
+        for number, line in enumerate(file, 1):
+            try:
+                requests += [json.loads(line)] if line.strip() else []
+            except ValueError:
+                raise ValueError(f"line {number} is no JSON; it needs one JSON object on each line") from None
     if not requests or not all(isinstance(request, dict) for request in requests):
         raise ValueError("it holds no requests; it needs one JSON object on each line: method, url, body")
     return requests

@@ -68,6 +68,12 @@ def test_a_bare_number_counts_from_the_kernel_that_is_given() -> None:
     assert parse_place("+320", "kern<a.cu>") == PlaceQuery(name="kern", value=320, file="a.cu")
 
 
+def test_a_number_of_more_than_64_bits_is_no_address() -> None:
+    assert parse_place("0xffffffffffffffff").value == (1 << 64) - 1
+    with pytest.raises(BadArgument, match="more than 64 bits"):
+        parse_place("0x1ffffffffffffffff")
+
+
 @pytest.mark.parametrize("text", ["", "lib.so", "./kern", "kern+", "+", "0x", "kern+zz", "<>"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(BadArgument, match="neither an address, an offset, nor a function"):

@@ -49,6 +49,8 @@ END = KEYS + LAYER_BYTES
         (WINDOW + 7, None, "inside", "inside rank 3's custom all-reduce data"),
         (0xA32000001000, None, "far",
          "not within 1 GiB of anything in the memory map, so no array was overrun by a little"),
+        (0, None, "far", "a null pointer"),
+        (0x1F8, None, "far", "a null pointer plus 504 bytes"),
         (KEYS ^ 1 << 44, None, "one-bit",
          "one bit (bit 44) away from the key cache of layer 17 (model.layers.17.self_attn.attn): block 0, head 0, "
          "slot 0, element 0"),

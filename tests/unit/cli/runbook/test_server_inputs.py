@@ -156,6 +156,25 @@ def test_synthetic_requests_fit_the_servers_model_and_reach_it(project: Path) ->
     assert "got /v1/completions 284 16 True" in stdout, "the longest prompt that leaves room for an answer"
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "No such file or directory"), (b"", "it holds no requests"), (b"{}\n\x00\xff\n", "line 2 is no JSON")],
+)
+def test_requests_that_cannot_be_read_are_found_before_a_server_starts(
+    project: Path, content: bytes | None, said: str
+) -> None:
+    (project / "driven.yaml").write_text(RUNBOOK)
+    if content is not None:
+        (project / "r.jsonl").write_bytes(content)
+    argv = (sys.executable, "-c", "open('started', 'w')", "--port", "1")
+    given = ("-i", "request=r.jsonl", "-i", "port=auto")
+    ran = vdbg_env("runbook", "./driven.yaml", "--batch", "--run-dir", "run", *given, "--", *argv)
+    assert ran.status == 2
+    assert f"-i request=r.jsonl: {said}" in ran.stderr
+    assert "vdbg-env capture" in ran.stderr
+    assert not (project / "started").exists() and not (project / "run").exists()
+
+
 def test_a_file_that_is_called_synthetic_is_named_by_its_folder(project: Path) -> None:
     (project / "driven.yaml").write_text(RUNBOOK)
     (project / "synthetic").write_text(
