@@ -125,7 +125,7 @@ def locate_command(
       vdbg-env locate 0x140 --kernel 'kern<float>' libkernels.so
       vdbg-env locate 'kern(float*, int)+0x120 [in file.cu:6]' libkernels.so
     """
-    from vdbg_env.crash.locate import locate, locate_json, locate_text
+    from vdbg_env.crash.locate import InNoCode, locate, locate_json, locate_text
 
     sources = SourceFiles(source_roots, path_maps)
     packs = packed_lines(line_packs)
@@ -135,8 +135,14 @@ def locate_command(
         if not maps:
             raise click.UsageError("Missing argument 'FILE...' (or --memory).")
         return _owner(query, maps, as_json=as_json)
-    with progress_bar() as tell:
-        report = locate(query, files, Targets(), sources, packs, maps=maps, arch=kept, tell=tell)
+    try:
+        with progress_bar() as tell:
+            report = locate(query, files, Targets(), sources, packs, maps=maps, arch=kept, tell=tell)
+    except InNoCode as error:
+        if not _known(query, maps):
+            raise
+        click.echo(f"{error.what}, but in the memory map", err=True)
+        return _owner(query, maps, as_json=as_json)
     click.echo(locate_json(report) if as_json else locate_text(report), nl=False)
     return 4 if report.ambiguous or not report.candidates[0].location.chain else 0
 
@@ -145,6 +151,14 @@ def _maps(named: str) -> tuple[MemoryMap, ...]:
     from vdbg_env.crash.memory_files import memory_maps  # loaded where it is asked for
 
     return memory_maps(named, os.environ)
+
+
+def _known(query: PlaceQuery, maps: Sequence[MemoryMap]) -> bool:
+    """Whether a map has more to say of an address than that it is far from everything."""
+    from vdbg_env.crash.memory_files import ask
+
+    owners = ask(maps, query.value)
+    return owners is not None and owners.best.where != "far"
 
 
 def _owner(query: PlaceQuery, maps: Sequence[MemoryMap], *, as_json: bool) -> int:

@@ -73,6 +73,10 @@ class Located:
         return self.location.function.name if self.location.function else None
 
 
+class InNoCode(BadInput):
+    """An absolute address is in no code of what was given."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocateReport:
     """Every place that a query means, at least one; `sources` are the lines found of them."""
@@ -236,7 +240,7 @@ class _Search:
                 f"no device code{arch} in what was given", next_step="vdbg-env verify FILE lists what it has"
             )
         if self._query.name is None:
-            raise BadInput(
+            raise InNoCode(
                 f"address {self._query.value:#x} is in no code of the given files",
                 cause="absolute addresses hold in the dump of the same run only; a library has offsets",
                 next_step="vdbg-env locate OFFSET --kernel NAME FILE",
@@ -407,7 +411,7 @@ def _lines(report: LocateReport) -> Iterator[str]:
     same = len(report.candidates) - len(distinct)
     if same:
         yield f"({same} more cubin(s) hold the same code with the same lines)"
-    if report.owner:
+    if report.owner and report.owner.best.where != "far":  # code is in no map of data
         yield from (f"memory: {printable(line)}" for line in report.owner.lines)
     yield from (f"note: {printable(note)}" for note in report.notes)
 

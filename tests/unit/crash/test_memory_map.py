@@ -18,6 +18,7 @@ from vdbg_env.crash.memory_map import owner_of, read_memory_map
 
 MAP = read_memory_map(encoded(), "memory-map.json")
 END = KEYS + LAYER_BYTES
+CORES = Path(__file__).parents[2] / "data" / "cores"
 
 
 @pytest.mark.parametrize(
@@ -265,6 +266,19 @@ def test_locate_without_code_says_whose_memory_an_address_is(tmp_path: Path) -> 
     document = json.loads(vdbg_env("locate", hex(KEYS), "--memory", str(folder), "--json").stdout)
     Contract("owner-v1").check(document)
     assert document["region"]["layer"] == 17
+
+
+def test_an_address_of_data_is_found_in_the_map_though_a_core_is_given_too(tmp_path: Path) -> None:
+    folder, core = folder_with(tmp_path, memory_maps.document()), str(CORES / "synthetic_sm90_nolines.nvcudmp.gz")
+    ran = vdbg_env("locate", hex(END + 96), core, "--memory", str(folder))
+    assert (ran.status, "96 bytes past the end of the key cache of layer 17" in ran.stdout) == (0, True)
+    assert "is in no code of the given files, but in the memory map" in ran.stderr
+    assert vdbg_env("locate", hex(KEYS ^ 5 << 44), core, "--memory", str(folder)).status == 2
+    code = vdbg_env("locate", "0x7fffd9001140", core, "--memory", str(folder))
+    assert "kern<float>+0x140" in code.stdout and "memory:" not in code.stdout
+    document = json.loads(vdbg_env("locate", "0x7fffd9001140", core, "--memory", str(folder), "--json").stdout)
+    Contract("locate-v1").check(document)
+    assert document["owner"]["where"] == "far"
 
 
 def test_locate_needs_a_file_of_code_or_a_map(tmp_path: Path) -> None:
