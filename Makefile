@@ -69,7 +69,7 @@ accept-why: $(READY) ## What `core` says of a bad address, proven against an int
 	scripts/accept-why decoder
 
 golden: $(READY) ## Rewrite the goldens from what the program prints now; read the diff before you commit it
-	GOLDEN=rewrite $(BIN)/pytest -q -n $(WORKERS) $$(grep -rlE --include='*.py' 'assert_golden|"GOLDEN"' tests/unit tests/gpucore)
+	GOLDEN=rewrite $(BIN)/pytest -q -n $(WORKERS) $$(grep -rl --include='*.py' 'from tests.support.golden import' tests/unit tests/gpucore)
 
 bench: $(READY)  ## Measure, each figure against a peer in the same run
 	for b in benchmarks/[a-z]*.py; do b=$$(basename $$b .py); [ $$b = paired ] || $(BIN)/python -m benchmarks.$$b; done

@@ -1,8 +1,12 @@
-"""Reads the scenarios of tests/data/walks: one file for each runbook, and `common.yaml` with what all may say."""
+"""Reads the scenarios of tests/data/walks: one file for each runbook, and `common.yaml` with what all may say.
+
+`make golden` writes the path and the end that the program comes to now into each scenario.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +14,12 @@ from typing import Any
 import yaml
 
 from tests.support.sights import Sight, Vocabulary, read_text
-from tests.support.walks import Scenario
+from tests.support.walks import Scenario, Told
 from vdbg_env.runbook.model import TOOLS
 
 WALKS = Path(__file__).parents[1] / "data" / "walks"
 _COMMON = "common"
+_REPORT = "report pass"
 
 
 def runbooks_with_walks() -> list[str]:
@@ -30,6 +35,46 @@ def scenarios(runbook: str) -> tuple[Scenario, ...]:
     words = Vocabulary(texts=texts, files={**common["files"], **own.get("files", {})})
     usual = {step: words.sights(sight) for step, sight in {**common["usual"], **own.get("usual", {})}.items()}
     return tuple(_scenario(runbook, given, own, usual, words) for given in own["scenarios"])
+
+
+def rewrite_walks(runbook: str, walks: Sequence[Told]) -> None:
+    """Write the path and the end of each walk into its scenario; what the steps saw keeps its form and its comments."""
+    file, own = WALKS / f"{runbook}.yaml", _document(runbook)
+    text = file.read_text()
+    root = yaml.compose(text)
+    assert root
+    (every,) = (value for key, value in root.value if key.value == "scenarios")
+    edits: list[tuple[int, int, str]] = []
+    for given, node, walk in zip(own["scenarios"], every.value, walks, strict=True):
+        if (walk.path, walk.ends) == (_path(given, own), given["ends"]):
+            continue
+        begins = _begins(given, own)
+        path = ", ".join(walk.path)
+        assert path.startswith(begins), f"{runbook}: {given['name']}: write `begins` anew, it is now {path}"
+        path = path.removeprefix(begins).removeprefix(", ")
+        if not walk.handed_to and path.count("report") == 1:
+            path = path.removesuffix(_REPORT).removesuffix(", ")
+        if len(path) > 110:
+            path = ">-\n" + textwrap.indent(textwrap.fill(path, 118, break_on_hyphens=False), " " * 6)
+        at = {key.value: value for key, value in node.value}
+        edits.append((at["walks"].start_mark.index, at["walks"].end_mark.index, path))
+        edits.append((at["ends"].start_mark.index, at["ends"].end_mark.index, walk.ends))
+    for start, end, new in sorted(edits, reverse=True):
+        # A folded scalar ends behind its line, and before the indentation of the next key; a plain one within its line.
+        old = text[start:end]
+        text = text[:start] + new + old[len(old.rstrip()) :] + text[end:]
+    file.write_text(text)
+
+
+def _begins(given: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    return str(given.get("begins", own.get("begins", "preflight pass, collect_env pass")))
+
+
+def _path(given: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return all steps of a scenario, with those that its file leaves out."""
+    closing = "" if given["ends"].startswith("runbook ") or "report" in given["walks"] else _REPORT
+    path = ", ".join(part for part in (_begins(given, own), given["walks"], closing) if part)
+    return tuple(part.strip() for part in path.split(","))
 
 
 def _document(name: str) -> dict[str, Any]:
@@ -49,10 +94,6 @@ def _scenario(
         *("sees", "choices", "came_from", "begins", "walks", "ends"),
     }
     assert not unknown, f"{runbook}: {given['name']}: unknown {unknown}"
-    began = given.get("begins", own.get("begins", "preflight pass, collect_env pass"))
-    ends = given["ends"]
-    closing = "" if ends.startswith("runbook ") or "report" in given["walks"] else "report pass"
-    path = ", ".join(part for part in (began, given["walks"], closing) if part)
     return Scenario(
         name=given["name"],
         runbook=runbook,
@@ -66,6 +107,6 @@ def _scenario(
         usual=usual,
         choices={step: tuple(answers) for step, answers in given.get("choices", {}).items()},
         came_from=tuple(str(given.get("came_from", "")).split()),
-        walks=tuple(part.strip() for part in path.split(",")),
-        ends=ends,
+        walks=_path(given, own),
+        ends=given["ends"],
     )

@@ -1,6 +1,5 @@
 """The pages of docs/failures are what the runbooks say today, and can be followed by hand."""
 
-import os
 import re
 import shlex
 from functools import cache
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
+from tests.support.golden import assert_file
 from tests.support.shipped import RUNBOOKS, library, shipped
 from vdbg_env.run.failure_pages import INDEX, failure_pages, render_all
 from vdbg_env.runbook.model import Manual, Run
@@ -24,11 +24,7 @@ def pages() -> dict[str, str]:
 
 @pytest.mark.parametrize("file", [INDEX, *(f"{name}.md" for name in NAMES)])
 def test_the_page_is_that_of_the_runbook_of_today(file: str) -> None:
-    path = FOLDER / file
-    if os.environ.get("GOLDEN") == "rewrite":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(pages()[file])
-    assert path.read_text() == pages()[file], f"run `make golden`, or: vdbg-env runbooks docs {FOLDER}"
+    assert_file(FOLDER / file, pages()[file])
 
 
 def test_there_is_no_page_of_a_runbook_that_is_gone() -> None:

@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.support.command_line import vdbg_env
-from tests.support.golden import assert_golden
+from tests.support.golden import assert_file, assert_golden
 from tests.support.runbooks import changed
 from tests.support.shipped import RUNBOOKS, shipped
 from vdbg_env.common.errors import BadInput
@@ -48,8 +48,8 @@ def test_the_plan_as_a_document_reads_as_its_golden() -> None:
 def test_the_published_schema_is_that_of_the_code_and_takes_the_shipped_files() -> None:
     from vdbg_env.common import yaml_source
 
-    published = json.loads((RUNBOOKS / SCHEMA_FILE).read_text())
-    assert published == json.loads(json.dumps(json_schema())), "run: vdbg-env runbooks schema > runbooks/" + SCHEMA_FILE
+    published = json.loads(json.dumps(json_schema()))
+    assert_file(RUNBOOKS / SCHEMA_FILE, json.dumps(published, indent=2, ensure_ascii=False) + "\n")
     Draft202012Validator.check_schema(published)
     for path in (RUNBOOKS / "illegal-memory-access.yaml", *sorted((RUNBOOKS / "lib").glob("*.yaml"))):
         value = yaml_source.read(path.read_bytes(), path.name).value

@@ -2,14 +2,15 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.golden import assert_golden
+from tests.support.golden import assert_golden, rewriting
 from tests.support.shipped import shipped
 from tests.support.triage import Labelled, corpus
-from tests.support.walk_files import runbooks_with_walks, scenarios
+from tests.support.walk_files import rewrite_walks, runbooks_with_walks, scenarios
 from tests.support.walk_text import report_of, walk_text
 from tests.support.walks import Scenario, Told, branch_text, declared, walk_scenario
 from vdbg_env.evidence.triage_rules import rule_book
@@ -51,12 +52,16 @@ def test_a_runbook_recognises_every_log_of_its_failure(log: Labelled) -> None:
     if runbook is None:
         return
     pattern = shipped(runbook).matchers["failure"].pattern
-    assert any(re.search(pattern, line) for line in log.read().decode("utf-8", "replace").splitlines())
+    lines = log.read().decode("utf-8", "replace").splitlines()
+    assert any(re.search(pattern, line) for line in lines), f"add its wording to `failure` of runbooks/{runbook}.yaml"
 
 
 @pytest.mark.parametrize("runbook", NAMES)
 def test_every_outcome_is_walked_and_tells_what_to_do_next(runbook: str, tmp_path: Path) -> None:
     walks = told(runbook, tmp_path)
+    if rewriting():
+        rewrite_walks(runbook, [walk for _, walk in walks])
+        walks = [(replace(scenario, walks=walk.path, ends=walk.ends), walk) for scenario, walk in walks]
     for scenario, walk in walks:
         assert (walk.path, walk.ends) == (scenario.walks, scenario.ends), scenario.name
         following = report_of(walk).next_steps
