@@ -38,10 +38,13 @@ _SPACES: Final[dict[str, Space]] = {
     **dict.fromkeys(("LD", "ST", "ATOM"), "generic"),
     **dict.fromkeys(("LDS", "STS", "ATOMS", "LDSM", "STSM", "REDS", "SYNCS"), "shared"),
     **dict.fromkeys(("LDL", "STL"), "local"),
-    **dict.fromkeys(("UTMALDG", "UTMASTG", "UTMAREDG", "UTMAPF", "UBLKCP", "UBLKRED", "UBLKPF"), "descriptor"),
+    **dict.fromkeys(("UTMALDG", "UTMASTG", "UTMAREDG"), "descriptor"),
 }  # fmt: skip
 _BYTES: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32, "S64": 8, "U64": 8}
 _MOST_NESTED: Final = 8
+_TENSOR_MAP: Final = 128  # bytes
+_FIRST_COORDINATE: Final = {"UTMALDG": 2, "UTMASTG": 1, "UTMAREDG": 1}
+"""Which of the registers has the innermost coordinate: after the place in shared memory, and the mbarrier of a load."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class Address:
 
     `formula` is the address. Where `base` is known, it is `base + scale * index`. `offset` is the instruction's, in
     bytes from the start of its section, `calls` are the offsets of the calls that it is inside of. `bases` has more
-    than one pointer where a choice decides. `unknown` are the opcodes whose results the formula does not look into.
+    than one pointer where a choice decides. Of a tile that is moved through a tensor map (space `descriptor`) `formula`
+    is the address of the map, and `coordinates` say which tile, the innermost first.
     """
 
     program: Program
@@ -85,6 +89,7 @@ class Address:
     scale: int
     index: Poly | None
     guards: tuple[Guard, ...]
+    coordinates: tuple[Poly, ...] = ()
 
     @property
     def base(self) -> Base | None:
@@ -102,7 +107,11 @@ def access_of(i: Instruction) -> tuple[Space, Direction, int] | None:
         width = 8 if i.opcode == "SYNCS" else 16  # an mbarrier; of a matrix each thread gives the address of one row
     if i.opcode.startswith(("ATOM", "RED")):
         return space, "update", width
-    if i.opcode in {"ST", "STG", "STS", "STL", "STSM", "UTMASTG", "UTMAREDG"}:
+    if space == "descriptor":
+        width = _TENSOR_MAP
+    if i.opcode == "UTMAREDG":
+        return space, "update", width
+    if i.opcode in {"ST", "STG", "STS", "STL", "STSM", "UTMASTG"}:
         return space, "write", width
     return space, "read", width
 
@@ -145,12 +154,13 @@ def address_at(program: Program, values: Slice, n: int) -> Address | None:
     if access is None or found is None:
         return None
     (space, direction, width), (formula, bases) = access, found
-    scale, index = _index(formula, bases[0], width) if len(bases) == 1 else (1, None)
+    scale, index = _index(formula, bases[0], width) if len(bases) == 1 and space != "descriptor" else (1, None)
     code = values.code
     return Address(
         program, values, n, i.offset, tuple(code.instructions[c].offset for c in code.contexts[n]), i.opcode, space,
         direction, width, formula, tuple(bases), scale, index,
         tuple(Guard(c, code.instructions[at].offset) for c, at in holding(values, n)),
+        _coordinates(values, i, n) if space == "descriptor" else (),
     )  # fmt: skip
 
 
@@ -159,18 +169,51 @@ def based_at(program: Program, values: Slice, n: int) -> tuple[Poly, list[Base]]
     i = values.code.instructions[n]
     access = access_of(i)
     memories = [s for s in i.sources if isinstance(s, Memory)]
-    if access is None or not memories or access[0] == "descriptor":
+    if access is None or not memories:
         return None
-    memory = memories[-1] if i.opcode == "LDGSTS" else memories[0]
+    memory = addressed(i)
     try:
         for _ in range(_MOST_NESTED):
             formula = join(values.run(lambda: _formula(values, memory, n, access[0])))
             if not values.settle(variables(values, formula)):
                 break
         formula = _unrolled(values, _decided(values, formula, n))
-        return formula, best_bases(program, values, formula)
+        own = _own_map(program, formula) if access[0] == "descriptor" else None
+        return formula, best_bases(program, values, formula) if own is None else [own]
     except TooLarge:
         return None
+
+
+def addressed(i: Instruction) -> Memory:
+    """Return the operand that has the address in question: the source of a copy, the tensor map of a tile."""
+    memories = [s for s in i.sources if isinstance(s, Memory)]
+    return memories[-1] if i.opcode == "LDGSTS" or i.opcode in _FIRST_COORDINATE else memories[0]
+
+
+def _own_map(program: Program, formula: Poly) -> Base | None:
+    """Return the argument that is itself a tensor map: its address is that of the arguments plus its place."""
+    window = program.window_offset
+    for a in formula.atoms():
+        low = a.args[0] if a.kind == "wide" else None
+        rest = (formula - of(a)).constant if isinstance(low, Atom) else None
+        if isinstance(low, Atom) and low.kind == "bank" and low.args[:2] == (0, window) and rest is not None:
+            at = program.argument_at(program.bank_offset + rest)
+            return None if at is None else Base(a, *at)
+    return None
+
+
+def _coordinates(values: Slice, i: Instruction, n: int) -> tuple[Poly, ...]:
+    """Return where a tile is in its tensor, the innermost first; nothing where that is too large."""
+    first = next(s.uniform for s in i.sources if isinstance(s, Memory))
+    count = 5 if "ROWS" in i.modifiers else int(i.modifiers[0][0])
+    if first is None:
+        return ()
+    try:
+        start = first.number + _FIRST_COORDINATE[i.opcode]
+        registers = [Register(first.file, start + k) for k in range(count)]
+        return tuple([values.run(lambda r=r: values.register(r, n)) for r in registers])  # type: ignore[misc]
+    except TooLarge:
+        return ()
 
 
 def holding(values: Slice, n: int) -> list[tuple[Atom, int]]:
@@ -189,7 +232,7 @@ def holding(values: Slice, n: int) -> list[tuple[Atom, int]]:
 
 
 def _formula(values: Slice, memory: Memory, n: int, space: Space) -> Poly:
-    wide = space in {"global", "generic"}
+    wide = space in {"global", "generic", "descriptor"}
     total = constant(memory.offset, 64)
     for register, count, scale in (
         (memory.base, memory.base_count, memory.scale),

@@ -54,7 +54,7 @@ class Legend:
         self.loops: dict[Atom, LoopValue] = {}
         self.opaque: dict[Atom, str] = {}
         self._seen: set[Atom] = set()
-        todo: list[Poly] = [self.address.formula]
+        todo: list[Poly] = [self.address.formula, *self.address.coordinates]
         for guard in self.address.guards[:_MOST_GUARDS]:
             if written_size(guard.condition) <= _MOST_GUARDED:
                 todo += polys_in(guard.condition)

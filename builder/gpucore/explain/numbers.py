@@ -12,7 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from gpucore.explain.address import Address, Base, access_of, based_at
+from gpucore.explain.address import Address, Base, access_of, addressed, based_at
 from gpucore.explain.algebra import (
     MASK32,
     MASK64,
@@ -29,7 +29,7 @@ from gpucore.explain.code import Code, Resource, Site
 from gpucore.explain.evaluate import LEAVES, Unknown, Values
 from gpucore.explain.operations import signed
 from gpucore.explain.slice import LOADS, Slice
-from gpucore.sass import Memory, Register, uses
+from gpucore.sass import Register, uses
 
 How = Literal["read", "computed", "solved", "one register"]
 """In a register or in the core; from values that were; from equations; by one register that nothing else confirms."""
@@ -674,8 +674,7 @@ class Numbers:
         at = state.lane.at
         if at is None or code.block_of(at) != code.block_of(n) or at < n:
             return None
-        memories = [s for s in code.instructions[n].sources if isinstance(s, Memory)]
-        memory = memories[-1] if code.instructions[n].opcode == "LDGSTS" else memories[0]
+        memory = addressed(code.instructions[n])
         if self._later_turns(at):
             return None
         total, registers = memory.offset, []
@@ -696,7 +695,7 @@ class Numbers:
                 return None
             total += sum((v or 0) << 32 * k for k, v in enumerate(held)) * scale
             registers += words
-        wide = self.address.space in {"global", "generic"}
+        wide = self.address.space in {"global", "generic", "descriptor"}
         return tuple(registers), total & (MASK64 if wide else MASK32)
 
 

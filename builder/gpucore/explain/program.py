@@ -147,6 +147,11 @@ class Program:
         architecture = self.architecture
         return next(at for least, at in _PARAMETERS_AT if architecture >= least)
 
+    @property
+    def window_offset(self) -> int | None:
+        """Where constant bank 0 has the generic address of the arguments; None where it has none."""
+        return {0x210: 0x198, 0x380: 0x348}.get(self.bank_offset)
+
     @cached_property
     def architecture(self) -> int:
         """The compute capability without a dot: 90 for sm_90; 0 where the file does not say."""

@@ -127,20 +127,42 @@ def why_text(why: Why) -> list[str]:
     """Return the answer in lines for people, without a heading."""
     words = Words(why.legend, why.names)
     lines = [_access_line(why)]
-    lines += [
-        _formula_line(why, words),
-        *_index_lines(why, words),
-        *(_load_line(why, words, x) for x in why.legend.loads.values()),
-    ]
+    if why.address.space == "descriptor":
+        lines += _tile_lines(why, words)
+    else:
+        lines += [_formula_line(why, words), *_index_lines(why, words)]
+    lines += [_load_line(why, words, x) for x in why.legend.loads.values()]
     lines += [_loop_line(words, x) for x in why.legend.loops.values() if x.loop is not None]
     lines += [j.text for j in why.judgements]
     lines += _guard_lines(why, words)
     return lines + (_lines_of_numbers(why) if why.numbers is not None else [])
 
 
+def _tile_lines(why: Why, words: Words) -> list[str]:
+    """Return what names a tile: the tensor map, and where in the tensor it is. The map itself is not looked into."""
+    address, base = why.address, why.address.base
+    if base is not None and base.argument is not None and why.legend.argument(base.value) is None:
+        lines = [f"the tensor map is {base.argument.words} ({_what(base)})"]
+    else:
+        lines = [f"the tensor map is at {words.formula(address.formula)[:_WIDEST]}"]
+    found = []
+    for p in address.coordinates:
+        value = why.value(p)
+        given = "" if value is None or p.constant is not None else f" = {signed(value, 32)}"
+        found.append(words.poly(p)[:_WIDEST] + given + (WEAK if given and why.how(p) == "one register" else ""))
+    where = f"the tile's coordinates, innermost first: {'; '.join(found)}" if found else "its coordinates are not known"
+    return [*lines, where, "the address and the bounds are in the tensor map, which is not looked into"]
+
+
 def _access_line(why: Why) -> str:
     address, numbers = why.address, why.numbers
     access = f"{address.width} bytes of {address.space} memory"
+    if address.space == "descriptor":
+        verb = _VERBS[address.direction]
+        if numbers is None or numbers.lane is None:
+            return f"{verb[0]} a tile through a tensor map"
+        at = f"thread {_triple(numbers.lane.thread)} of block {_triple(numbers.snapshot.block)}"
+        return f"{at} {verb[1]} a tile through a tensor map"
     if numbers is None or numbers.lane is None:
         return f"{_VERBS[address.direction][0]} {access}"
     thread, block = numbers.lane.thread, numbers.snapshot.block
@@ -301,6 +323,10 @@ def why_json(why: Why) -> Json:
         "bases": [_base_json(b, why) for b in address.bases] if len(address.bases) > 1 else [],
         "formula": _tree(address.formula, legend),
         "index": _index_json(address, why, why.index[0] if why.index else None),
+        "coordinates": [
+            {"formula": _tree(p, legend), "value": _value_of_word(why, p), "how_known": why.how(p)}
+            for p in address.coordinates
+        ],
         "loads": [_load_json(why, x) for x in legend.loads.values()],
         "loops": [loop_json(x, legend) for x in legend.loops.values()],
         "lanes": _lanes_json(why),
@@ -386,6 +412,11 @@ def _index_json(address: Address, why: Why, value: int | None) -> Json | None:
 def _index_value(why: Why, address: Address) -> int | None:
     value = why.value(address.index)
     return None if value is None else signed(value, 64)
+
+
+def _value_of_word(why: Why, p: Poly) -> int | None:
+    value = why.value(p)
+    return None if value is None else signed(value, 32)
 
 
 def _load_json(why: Why, loaded: LoadedValue) -> Json:

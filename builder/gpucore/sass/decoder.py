@@ -44,6 +44,7 @@ Handler = Callable[[str, int, int, int], Decoded | None]
 
 _WORDS: Final = struct.Struct("<QQ")
 _MEANING: Final = (1 << 41) - 1  # of the upper half: behind it is scheduling
+_TILES: Final = frozenset({"UTMALDG", "UTMASTG", "UTMAREDG"})
 _LEADING: Final = frozenset({"BRA", "BSSY", "CALL", "RET"})
 _REGISTER_C: Final = frozenset({2, 3, 7})  # forms whose bits 64 to 71 hold b, and bits 32 to 63 c
 
@@ -151,6 +152,12 @@ class _Decoder:
         made = tuple([self._destination(one, low, high, number) for one in writes])
         if opcode == "USETMAXREG" and made[0].register.hardwired:
             made = ()
+        if opcode in _TILES:  # [UR8], [UR6]: what it moves and where to, and the tensor map
+            moved, tensor_map = self._u(low, 32).register, self._u(low, 24).register
+            sources = (Memory(None, uniform=moved), Memory(None, uniform=tensor_map, uniform_count=2))
+            # Four rows and a column, each with its own number: a gathering load, a scattering store.
+            modifiers = (f"{(high >> 15 & 7) + 1}D", *(("ROWS",) if high >> 19 & 3 else ()))
+            return Instruction(offset, opcode, modifiers, made, sources, self._guard(opcode, low), "writes")
         return Instruction(offset, opcode, (), made, (), self._guard(opcode, low), "writes")
 
     def _destination(self, one: str, low: int, high: int, count: int) -> RegisterOperand:

@@ -477,6 +477,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("UTMACMDFLUSH", "", 1, "9b7", _ALL),
     ("UTMALDG", "", 1, "3b4 5b4", _ALL),
     ("UTMAPF", "", 1, "5b8", _ALL),
+    ("UTMAREDG", "", 1, "3b6", _ALL),
     ("UTMASTG", "", 1, "3b5", _ALL),
     ("UVIRTCOUNT", "", 1, "84c", _DATACENTER),
     ("WARPGROUP", "", 1, "9c5", _HOPPER),

@@ -15,7 +15,7 @@ RegisterFile = Literal["R", "UR", "P", "UP"]
 """General registers of a thread, uniform registers of a warp, predicates of a thread, uniform predicates."""
 
 Known = Literal["all", "writes", "nothing"]
-"""How much of an instruction is known: all of it; only what it writes; nothing, and it may write anything."""
+"""How much of an instruction is known: all; what it writes, and perhaps sources; nothing, and it may write anything."""
 
 HARDWIRED: Final = -1
 WORD: Final = 16  # bytes of an instruction on every architecture from sm_70

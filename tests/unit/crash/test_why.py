@@ -26,6 +26,7 @@ from tests.builders.core_builder import (
 )
 from tests.support import reports
 from tests.support.command_line import vdbg_env
+from tests.support.schemas import Contract
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash import why
 from vdbg_env.crash.core import explained
@@ -158,3 +159,57 @@ def test_a_report_says_why_in_each_form() -> None:
     assert "= p (argument 1, float*) + 4 * <i>" in pages.as_markdown(report)
     assert "= p (argument 1, float*) + 4 * &lt;i&gt;" in pages.as_html(report, template=template, style="")
     assert "why       wrote 4 bytes" in as_terminal.render(report)
+
+
+TILES = WAITING.parent / "tile_sm90.cubin"
+
+
+def tile_fault(kernel: str, opcode: str, uniform: dict[int, int]) -> CoreSpec:
+    """Return a core of a warp that failed at the move of a tile, with some uniform registers."""
+    data = TILES.read_bytes()
+    function = next(one for one in CodeMap(data).kernels if one.demangled.startswith(kernel))
+    instructions = why.decoded(CodeMap(data), function.section)
+    offset = next(one.offset for one in instructions if one.opcode == opcode)
+    lanes = {0: LaneSpec(offset=offset, registers=[4096, *[0] * 15])}
+    warp = WarpSpec(
+        offset=offset, error_offset=offset, exception=14, valid=1, active=1, marked=1, lanes=lanes,
+        uniform=[uniform.get(k, 0) for k in range(63)],
+    )  # fmt: skip
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=data)], launches=[LaunchSpec(kernel=kernel, grid=(8, 8, 1))],
+        blocks=[BlockSpec(block=(3, 2, 0), warps=[warp])],
+    )  # fmt: skip
+    return CoreSpec(devices=[device])
+
+
+def test_the_move_of_a_tile_names_its_tensor_map_and_its_coordinates(tmp_path: Path) -> None:
+    core = tmp_path / "core.nvcudmp"
+    shared = {6: 0x400, 7: 0x1400, 8: 0x400, 9: 0x1400}
+    held = {4: 1000, 5: 0x7FFFF800, **shared, 10: 96, 11: 64 + 1000, 12: 0x270, 13: 0x7F20}
+    core.write_bytes(build_core(tile_fault("project(", "UTMALDG", held)))
+    shown = vdbg_env("core", str(core), "--source-root", str(TILES.parent)).stdout
+    assert "thread (0,0,0) of block (3,2,0) read a tile through a tensor map" in shown
+    assert "the tensor map is weights (argument 1, CUtensorMap" in shown
+    assert "the tile's coordinates, innermost first: 32*blockIdx.x = 96; 32*blockIdx.y + row = 1064" in shown
+    contract = Contract("core-v1")
+    document = json.loads(vdbg_env("core", "--json", str(core)).stdout)
+    contract.check(document)
+    address = document["faults"][0]["address"]
+    assert (address["space"], address["base"]["argument"], address["index"]) == ("descriptor", 1, None)
+    assert [one["value"] for one in address["coordinates"]] == [96, 1064]
+    assert not {at for at in contract.never_met() if at[0] == "AddressCoordinate"}
+
+
+def test_a_tensor_map_in_an_array_is_named_by_its_formula() -> None:
+    code = CodeMap(TILES.read_bytes())
+    kernel = next(one for one in code.kernels if one.demangled.startswith("scatter("))
+    offset = next(i.offset for i in why.decoded(code, kernel.section) if i.opcode == "UTMASTG")
+    found = why.Explainer(lambda file: (TILES.parent / Path(file).name).read_text().splitlines()).place(
+        code, Place(section=kernel.section, offset=offset)
+    )
+    assert found
+    assert found.lines[:3] == (
+        "writes a tile through a tensor map",
+        "the tensor map is at 128*which + maps",
+        "the tile's coordinates, innermost first: 32*blockIdx.x; 7; which",
+    )
