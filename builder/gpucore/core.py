@@ -126,7 +126,7 @@ class Fault:
     threads are gone; `sms` are hardware numbers. `calls_out` is 0 but where the PC lies in code that the dump does not
     hold: `location` is then that of the call this many calls further out. `doubts` are contradictions between grid,
     image and PC: with any, the names or the chain may be wrong. `calls` are those that the first thread is in, the
-    nearest first.
+    nearest first. `faulted` are the indices of its `blocks`.
     """
 
     exception: GpuException
@@ -147,6 +147,7 @@ class Fault:
     calls_out: int = 0
     doubts: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
+    faulted: frozenset[Dim3] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +298,7 @@ def _fault(core: GpuCore, device: Device, group: list[_Sighting]) -> Fault:
         cluster_target=next((t for t in (_cluster_target(s.sm.row) for s in group) if t), None),
         exception_string=next((s.sm.exception_string for s in group if s.sm.exception_string), None),
         doubts=find_doubts(core, device, one.pc, grid, one.grid_id),
+        faulted=frozenset(s.cta.block for s in group if s.cta),
     )
 
 

@@ -48,10 +48,15 @@ def keep(page: Page, name: str) -> None:
         page.screenshot(Path(folder) / f"{name}.png")
 
 
-@pytest.mark.parametrize("name", ["full", "hang", "bare"])
+@pytest.mark.parametrize("name", ["full", "hang", "bare", "pictures"])
 @pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
 def test_no_request_no_complaint_and_no_sideways_scrolling(page: Page, tmp_path: Path, name: str, width: int) -> None:
-    show(page, {"full": reports.FULL, "hang": reports.HANG, "bare": reports.BARE}[name], tmp_path, width=width)
+    show(
+        page,
+        {"full": reports.FULL, "hang": reports.HANG, "bare": reports.BARE, "pictures": reports.PICTURES}[name],
+        tmp_path,
+        width=width,
+    )
     keep(page, f"{name}-{width}")
     assert page.requests == [(tmp_path / "report.html").as_uri(), "data:,"] or page.requests == [
         (tmp_path / "report.html").as_uri()

@@ -1,6 +1,10 @@
 """Reports that tests show to the writers: a full one, a hang, a bare one, and one whose every text is hostile."""
 
+from dataclasses import replace
+
 from gpucore.dwarf import SourceFrame
+from tests.support.memory_maps import KEYS, LAYER_BYTES, encoded
+from vdbg_env.crash.memory_map import owner_json, owner_of, read_memory_map
 from vdbg_env.evidence.finding import (
     Artifact,
     Ended,
@@ -215,6 +219,37 @@ HANG = Report(
                                  SourceFrame(function="exchange(int*, float*)", file="hang.cu", line=9))),
                 WarpGroup(pc=0x7FFFD9001200, count=3, kernel="exchange(int*, float*)", offset=0x200, state="barrier",
                           chain=(SourceFrame(function="exchange(int*, float*)", file="hang.cu", line=11),)),
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+OWNER = owner_json(owner_of(read_memory_map(encoded()), KEYS + LAYER_BYTES + 4096, base=KEYS))
+PICTURES = replace(
+    FULL,
+    findings=(
+        replace(
+            FAULT,
+            address={"width": 4, "owner": {**OWNER, "others": []}},
+            around={"grid": [4096, 6, 2], "first": [100, 2, 1], "from": [84, 0], "rows": [
+                ".................................", "...............oooooo............",
+                "...............oXXooo............", "...............oooooo............",
+                ".................................", ".................................",
+            ]},
+        ),
+    ),
+    steps=(
+        *STEPS,
+        StepReport(
+            id="ranks", status=StepStatus.FINISHED, outcome=Status.REPRODUCED, started_s=477.6, duration_s=40.0,
+            attempts=tuple(
+                Attempt(
+                    step="ranks", attempt=1, rank=rank, host=f"n{rank // 8}", duration_s=seconds, part=part,
+                    ended=Ended(by=EndedBy.EXIT, code=1),
+                )
+                for rank, (seconds, part) in enumerate(
+                    [(31.5, "victim")] * 5 + [(30.0, "first failure")] + [(32.0, "victim")] * 12 + [(40.0, "well")] * 2
+                )
             ),
         ),
     ),

@@ -443,6 +443,9 @@ _APART: Final = "verify what you built apart from what others did, as IMAGE:/opt
 def verify_text(report: LineinfoReport, *, every_missing: bool = False) -> str:
     """Return the report as text, newline at the end; `every_missing` names all that lacks lines, however much."""
     blocks = ["\n".join(_file(file, every_missing)) for file in report.files]
+    judged = [file for file in report.files if file.total.with_code]
+    if len(judged) > 1:
+        blocks.append("\n".join(_map(judged)))
     return "\n\n".join([*blocks, "\n".join(_summary(report))]) + "\n"
 
 
@@ -481,6 +484,25 @@ def _elsewhere(file: FileReport) -> str:
     lines = f"; {found.with_debug_line:,} of {found.with_code:,} with code have lines" if found.with_code else ""
     where = ", ".join(printable(name) for name, _ in file.sections[:_KERNELS_SHOWN])
     return f"outside the sections that nvcc writes, where cuobjdump does not look: {named} in {where}{lines}"
+
+
+def _map(files: Sequence[FileReport]) -> Iterator[str]:
+    """Yield one row for each library and one column for each architecture: cubins with lines, of those with code."""
+    archs = {arch for file in files for arch, counts in file.archs if counts.with_code}
+    columns = sorted(archs, key=lambda arch: (len(arch.rstrip("af")), arch))
+    if any(file.elsewhere.with_code for file in files):
+        columns.append("elsewhere")
+    table = [["", *columns]]
+    for file in files:
+        found = {**dict(file.archs), "elsewhere": file.elsewhere}
+        counts = [found.get(name, Counts()) for name in columns]
+        shares = [f"{one.with_debug_line:,}/{one.with_code:,}" if one.with_code else "-" for one in counts]
+        table.append([printable(file.path), *shares])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    yield "cubins with lines, of those with code"
+    for name, *shares in table:
+        cells = "".join(f"  {share:>{width}}" for share, width in zip(shares, widths[1:], strict=True))
+        yield f"  {name:{widths[0]}}{cells}"
 
 
 def _table(file: FileReport) -> Iterator[str]:

@@ -47,7 +47,8 @@ from vdbg_env.crash.places import (
     location_json,
     why_lines,
 )
-from vdbg_env.evidence.gpu_findings import maker_of, vllm_library
+from vdbg_env.evidence.finding import around_lines
+from vdbg_env.evidence.gpu_findings import blocks_around, maker_of, vllm_library
 
 if TYPE_CHECKING:
     from vdbg_env.crash.memory_map import MemoryMap
@@ -325,6 +326,11 @@ def _fault(fault: Fault, address: AddressWhy | None, sources: SourceLines) -> It
     if fault.kernel:
         yield from _library(fault.kernel)
     yield f"    threads  {_threads(fault)}"
+    around = blocks_around(fault)
+    head = "blocks"
+    for line in around_lines(around) if around else ():
+        yield f"    {head:8} {line}"
+        head = ""
     location = fault.location
     if location and location.chain:
         yield ""
@@ -619,6 +625,7 @@ def _fault_json(
         "threads": {
             "count": fault.threads, "warps": fault.warps, "blocks": fault.blocks, "first": first and asdict(first.at),
         },
+        "around": blocks_around(fault),
         "cluster_target": fault.cluster_target or None,
         "calls": [
             {

@@ -368,8 +368,7 @@ def _flipped(address: int, region: Region) -> int | None:
 
 def _nearest(memory: MemoryMap, address: int, at: float | None) -> Owner:
     """Measure from the nearest memory: the weak answer, as nothing says that the access was meant for it."""
-    below = max((r for p in (memory.names, memory.memory) if (r := p.below(address))), key=_ends, default=None)
-    above = min((r for p in (memory.names, memory.memory) if (r := p.above(address))), key=_begins, default=None)
+    below, above = _beside(memory, address)
     under = address - below.end if below else _ADDRESSES
     over = above.address - address if above else _ADDRESSES
     if below is not None and under <= min(over, _NEAR):
@@ -388,6 +387,14 @@ def _nearest(memory: MemoryMap, address: int, at: float | None) -> Owner:
             at=at, map=memory,
         )  # fmt: skip
     return Owner(address=address, where="far", how_known="nearest", at=at, map=memory)
+
+
+def _beside(memory: MemoryMap, address: int) -> tuple[Region | None, Region | None]:
+    """Return what ends last at or before an address, and what begins first after it; what has a name first."""
+    places = (memory.names, memory.memory)
+    below = max((region for one in places if (region := one.below(address))), key=_ends, default=None)
+    above = min((region for one in places if (region := one.above(address))), key=_begins, default=None)
+    return below, above
 
 
 def _in_use(memory: MemoryMap, address: int) -> Region | None:
@@ -605,6 +612,7 @@ def _refused(file: str, why: str) -> BadInput:
 def owner_json(owner: Owner) -> dict[str, Any]:
     """Return the answer for programs, without the name of its schema."""
     region = owner.region
+    below, above = _beside(owner.map, owner.address)
     return {
         "address": hex(owner.address),
         "where": owner.where,
@@ -616,6 +624,8 @@ def owner_json(owner: Owner) -> dict[str, Any]:
         "place": owner.place,
         "also": [_region_json(one) for one in owner.also],
         "lies_in": None if owner.lies_in is None else _region_json(owner.lies_in),
+        "below": None if below is None else _region_json(below),
+        "above": None if above is None else _region_json(above),
         "map": {
             "file": owner.map.file or None,
             "source": owner.map.source,

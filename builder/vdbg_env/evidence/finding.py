@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -72,7 +72,8 @@ class Finding:
     `process` is the one it is of, `rank` its own rank in the workload: 1 of vLLM's Worker_TP1, whichever rank of the
     step started it. `why` says in lines why the address of an access was bad, `address` the same for programs: as
     `faults[].address` of the schema vdbg-env/core/v1. `owner` is whose memory an address is of which nothing else is
-    known: the schema vdbg-env/owner/v1 without its name.
+    known: the schema vdbg-env/owner/v1 without its name. `around` are the blocks next to the first that faulted, as
+    `faults[].around` of the former.
     """
 
     rule: str
@@ -91,6 +92,19 @@ class Finding:
     why: tuple[str, ...] = ()
     address: Mapping[str, Any] | None = field(default=None, hash=False)
     owner: Mapping[str, Any] | None = field(default=None, hash=False)
+    around: Mapping[str, Any] | None = field(default=None, hash=False)
+
+
+def around_lines(around: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the blocks around a fault in lines for people: a legend, then the rows."""
+    (x, y), rows, grid = around["from"], around["rows"], around["grid"]
+    last = x + len(rows[0]) - 1
+    layer = f", z {around['first'][2]} of 0-{grid[2] - 1}" if grid[2] > 1 else ""
+    whole = f" of 0-{grid[0] - 1}" if last - x + 1 < grid[0] else ""
+    yield f"x {x}-{last}{whole}{layer}: X faulted, o resident, . not on the GPU"
+    names = [f"y {number}  " if grid[1] > 1 else "" for number in range(y, y + len(rows))]
+    width = max(map(len, names))
+    yield from (f"{name:{width}}{row}" for name, row in zip(names, rows, strict=True))
 
 
 # What was seen when a program ran: how it ended, what matched in its output, what it left behind.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gpucore.code_map import Location
 from gpucore.core import Fault, WarpGroup
@@ -44,7 +44,40 @@ def _fault(fault: Fault, artifact: str | None) -> Finding:
         kernel=kernel,
         artifact=artifact,
         next_step=_next(chain, artifact),
+        around=blocks_around(fault),
     )
+
+
+_ACROSS: Final = 29  # blocks of a row that are shown
+_DOWN: Final = 7  # rows
+
+
+def blocks_around(fault: Fault) -> dict[str, Any] | None:
+    """Return the first block that faulted and its neighbours in the grid, as `faults[].around` of the core schema.
+
+    None where the grid has one block, or neither grid nor block is known.
+    """
+    grid, first = fault.grid, fault.first
+    if grid is None or first is None or grid.grid_x * grid.grid_y * grid.grid_z <= 1:
+        return None
+    x, y, z = first.at.block
+    resident = {cta.block for sm in fault.device.sms for cta in sm.ctas if cta.row.grid_id == grid.grid_id}
+    across, down = _window(x, grid.grid_x, _ACROSS), _window(y, grid.grid_y, _DOWN)
+
+    def mark(at: tuple[int, int, int]) -> str:
+        return "X" if at in fault.faulted else "o" if at in resident else "."
+
+    return {
+        "grid": [grid.grid_x, grid.grid_y, grid.grid_z],
+        "first": [x, y, z],
+        "from": [across.start, down.start],
+        "rows": ["".join(mark((column, row, z)) for column in across) for row in down],
+    }
+
+
+def _window(at: int, size: int, most: int) -> range:
+    start = max(0, min(at - most // 2, size - most))
+    return range(start, min(start + most, size))
 
 
 def _where(fault: Fault, chain: Chain, kernel: str | None) -> str:

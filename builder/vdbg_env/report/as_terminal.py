@@ -9,8 +9,9 @@ from itertools import repeat
 
 from gpucore.dwarf import SourceFrame
 from vdbg_env.common.console import duration, printable
-from vdbg_env.evidence.finding import Finding, Level
+from vdbg_env.evidence.finding import Finding, Level, around_lines
 from vdbg_env.report.model import (
+    RANKS_SHOWN,
     Change,
     Effect,
     Report,
@@ -23,8 +24,10 @@ from vdbg_env.report.model import (
     ended,
     headline,
     how_known,
+    is_cause,
     outcome,
     provenance,
+    ranks,
     sureness,
     verdict,
 )
@@ -34,11 +37,6 @@ _LABEL = 9
 _MARKED_CONTEXT = 2
 _LONGEST_WORD = 60
 _MISSING = ("was not found", "is not at hand")  # today's message, and that of releases before 0.2
-_CAUSES = ("first failure", "stopped", "running", "left early")
-_PARTS = (
-    *(*_CAUSES, "failed", "lost", "reported the hang", "out of time", "victim", "ended by us", "cancelled", "well"),
-)
-_RANKS_SHOWN = 16
 _NARROW = 60  # columns of a terminal where the table of steps becomes a list
 
 
@@ -111,6 +109,10 @@ def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
             yield from _excerpt(excerpt, paint, whole=depth == 0)
     for number, line in enumerate(lead.why):
         yield from _row("" if number else "why", line, paint, width)
+    if lead.around:
+        legend, *rows = around_lines(lead.around)
+        yield from _row("blocks", legend, paint, width)
+        yield from (f"  {'':{_LABEL}} {row}" for row in rows)
     yield from _row("known", f"from {how_known(lead.how_known)}; {sureness(lead)} sure", paint, width)
     if lead.artifact:
         yield from _row("evidence", lead.artifact, paint, width)
@@ -145,21 +147,20 @@ def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
 
 def _ranks(report: Report, paint: Paint, width: int) -> Iterator[str]:
     """Yield a row for each rank of the last attempt that had several, the cause first."""
-    step = next((step for step in reversed(report.walked) if any(a.part for a in step.attempts)), None)
-    if step is None:
+    found = ranks(report)
+    if found is None:
         return
-    last = step.attempts[-1].attempt
-    rows = sorted((a for a in step.attempts if a.attempt == last), key=lambda a: (_PARTS.index(a.part), a.rank))
+    step, rows = found
     yield paint.bold(f"Ranks of {printable(step.id)}")
-    for row in rows[:_RANKS_SHOWN]:
+    for row in rows[:RANKS_SHOWN]:
         took = duration(row.duration_s) if row.duration_s is not None else ""
         words = ended(row.ended)
         text = words if words.startswith(row.part) else f"{row.part}: {words}"
         head = f"  {row.rank:4} {printable(_cut(row.host, 24)):12} {took:>9}  "
         lines = _wrap(text, max(width - len(head), 30))
-        yield head + paint("1;31" if row.part in _CAUSES else "0", lines[0])
+        yield head + paint("1;31" if is_cause(row) else "0", lines[0])
         yield from (" " * len(head) + line for line in lines[1:])
-    rest = Counter(row.part for row in rows[_RANKS_SHOWN:])
+    rest = Counter(row.part for row in rows[RANKS_SHOWN:])
     if rest:
         yield paint.dim("  and " + ", ".join(f"{count} {part}" for part, count in rest.items()))
 

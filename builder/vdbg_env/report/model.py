@@ -195,6 +195,27 @@ class Report:
         return next((e for e in self.excerpts if e.file == file and e.marked == line), None)
 
 
+_CAUSES: Final = ("first failure", "stopped", "running", "left early")
+_PARTS: Final = (
+    *(*_CAUSES, "failed", "lost", "reported the hang", "out of time", "victim", "ended by us", "cancelled", "well"),
+)
+RANKS_SHOWN: Final = 16
+
+
+def ranks(report: Report) -> tuple[StepReport, tuple[Attempt, ...]] | None:
+    """Return the last step that ran on several ranks, with its last attempt on each of them, the cause first."""
+    step = next((step for step in reversed(report.walked) if any(a.part for a in step.attempts)), None)
+    if step is None:
+        return None
+    last = [a for a in step.attempts if a.attempt == step.attempts[-1].attempt]
+    return step, tuple(sorted(last, key=lambda a: (_PARTS.index(a.part), a.rank)))
+
+
+def is_cause(rank: Attempt) -> bool:
+    """Return whether the others failed because of this rank."""
+    return rank.part in _CAUSES
+
+
 def signal_name(number: int | None) -> str | None:
     """Return a signal's name, or None when there is no signal of that number."""
     try:
@@ -603,6 +624,7 @@ def _finding_json(found: Finding, identifier: str | None) -> dict[str, Any]:
         "rank": found.rank,
         "address": found.address,
         **({"owner": found.owner} if found.owner else {}),
+        **({"around": found.around} if found.around else {}),
     }
 
 

@@ -27,12 +27,14 @@ from gpucore.dwarf import Chain, SourceFrame
 from gpucore.mangling import short_name
 from vdbg_env.common.console import duration, printable, size_text
 from vdbg_env.common.resources import SHIPPED_DATA
-from vdbg_env.evidence.finding import Finding
+from vdbg_env.evidence.finding import Finding, around_lines
 from vdbg_env.record.run_directory import replacement
 from vdbg_env.report import model
 from vdbg_env.report.assemble import advised
 from vdbg_env.report.model import (
+    RANKS_SHOWN,
     REPORT_FILES,
+    Attempt,
     Change,
     Report,
     SourceExcerpt,
@@ -46,10 +48,12 @@ from vdbg_env.report.model import (
     headline,
     how_known,
     incident,
+    is_cause,
     is_guards,
     outcome,
     place,
     provenance,
+    ranks,
     shown_steps,
     sureness,
     verdict,
@@ -100,6 +104,8 @@ def _fault(report: Report) -> Iterator[str]:
     if lead.why:
         what = "Why the address was bad" if lead.address else "What these warps wait for"
         yield f"\n{what}:\n\n" + fenced("\n".join(lead.why), "")
+    if lead.around:
+        yield "\nThe blocks of the grid:\n\n" + fenced("\n".join(around_lines(lead.around)), "")
     yield f"\nKnown from {how_known(lead.how_known)}; {sureness(lead)} sure."
 
 
@@ -320,6 +326,10 @@ def as_html(report: Report, *, template: str, style: str) -> str:
         missed=tuple(step for step in report.steps if step.status is StepStatus.NOT_REACHED),
         bars=tuple(_bars(report)),
         ticks=tuple(_ticks(_length(report))),
+        ranks=_ranks(report),
+        blocks=lead and lead.around and _blocks(lead.around),
+        around_lines=around_lines,
+        ruler=tuple(_ruler(lead)),
         others=tuple((finding, advised(finding)) for finding in report.findings if finding is not lead),
     )
 
@@ -403,6 +413,109 @@ def _spans(step: StepReport) -> Iterator[tuple[float, float]]:
         start += length
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankBars:
+    """The ranks of one attempt, the cause first; every row is (rank, tone, width in percent of the longest)."""
+
+    step: StepReport
+    rows: tuple[tuple[Attempt, Tone, float], ...]
+    ticks: tuple[tuple[float, str], ...]
+    rest: tuple[tuple[str, int], ...]  # how many are left out, by what became of them
+
+
+_RANK_TONES: Final[Mapping[str, Tone]] = {"well": "good", "failed": "bad", "lost": "warn"}
+
+
+def _ranks(report: Report) -> RankBars | None:
+    found = ranks(report)
+    whole = max((rank.duration_s or 0 for rank in found[1]), default=0) if found else 0
+    if found is None or whole <= 0:
+        return None
+    step, rows = found
+    return RankBars(
+        step=step,
+        rows=tuple(
+            (rank, "bad" if is_cause(rank) else _RANK_TONES.get(rank.part, "calm"), rank.duration_s / whole * 100)
+            for rank in rows[:RANKS_SHOWN]
+        ),
+        ticks=tuple(_ticks(whole)),
+        rest=tuple(Counter(rank.part for rank in rows[RANKS_SHOWN:]).items()),
+    )
+
+
+_BLOCK = 18  # pixels of a block of the grid and what is between it and the next
+
+Square = tuple[int, int, str]
+
+
+def _blocks(around: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the picture of the grid: a square (x, y, class) for each block, in pixels, and the labels of its axes."""
+    (x, y), rows = around["from"], around["rows"]
+    names = {"X": "faulted", "o": "resident", ".": "absent"}
+    squares: list[Square] = [
+        (column * _BLOCK, row * _BLOCK, names[mark])
+        for row, marks in enumerate(rows)
+        for column, mark in enumerate(marks)
+    ]
+    return {
+        "squares": squares,
+        "first": ((around["first"][0] - x) * _BLOCK, (around["first"][1] - y) * _BLOCK),
+        "width": len(rows[0]) * _BLOCK,
+        "height": len(rows) * _BLOCK,
+        "columns": [(n * _BLOCK, x + n) for n in range(0, len(rows[0]), 4)],
+        "lines": [(n * _BLOCK, y + n) for n in range(len(rows))],
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A stretch of the ruler: a region of memory, or what is between two; `left` and `width` in percent."""
+
+    region: Mapping[str, Any] | None
+    bytes: int
+    left: float
+    width: float
+    address: float | None  # where in the picture the address is, when it is in this stretch
+
+
+def _ruler(lead: Finding | None) -> Iterator[Stretch]:
+    """Yield what is around the bad address, by address; stretches are as wide as can be read, not to scale."""
+    owner = (lead.address or {}).get("owner") if lead else None
+    if not owner:
+        return
+    at = int(owner["address"], 16)
+    regions: list[Mapping[str, Any]] = []
+    for region in (owner["region"], owner["lies_in"], owner.get("below"), owner.get("above")):
+        if region and all(_end(region) <= _start(other) or _end(other) <= _start(region) for other in regions):
+            regions.append(region)
+    regions.sort(key=_start)
+    pieces: list[tuple[int, int, Mapping[str, Any] | None]] = []
+    for region in regions:
+        if pieces and pieces[-1][1] < _start(region):
+            pieces.append((pieces[-1][1], _start(region), None))
+        pieces.append((_start(region), _end(region), region))
+    if pieces and at >= pieces[-1][1]:
+        pieces.append((pieces[-1][1], at + 1, None))
+    if pieces and at < pieces[0][0]:
+        pieces.insert(0, (at, pieces[0][0], None))
+    shares = [3 if region else 2 for _, _, region in pieces]
+    for number, (start, end, region) in enumerate(pieces):
+        left, width = (part / sum(shares) * 100 for part in (sum(shares[:number]), shares[number]))
+        inside = start <= at < end
+        yield Stretch(
+            region=region, bytes=end - start, left=left, width=width,
+            address=left + (at - start) / (end - start) * width if inside else None,
+        )  # fmt: skip
+
+
+def _start(region: Mapping[str, Any]) -> int:
+    return int(region["address"], 16)
+
+
+def _end(region: Mapping[str, Any]) -> int:
+    return _start(region) + int(region["bytes"])
+
+
 def _ticks(whole: float) -> Iterator[tuple[float, str]]:
     """Yield (percent, label) at round distances: 1, 2 or 5 times a power of ten seconds, or whole minutes."""
     if whole <= 0:
@@ -443,6 +556,8 @@ _FILTERS: dict[str, Any] = {
     "brief": short_name,
     "place": lambda frame: model.place(frame.file, frame.line),
     "hex": hex,
+    "named": lambda region: region["name"] or f"{region['kind']} block",
+    "bytes": lambda count: f"{count:,} bytes" if count < 1 << 20 else size_text(count),
 }
 
 

@@ -45,6 +45,7 @@ FAULT: Finding = replace(
     rank=1,
     address={"width": 4},
     owner={"where": "inside"},
+    around={"x": 1},
 )
 
 

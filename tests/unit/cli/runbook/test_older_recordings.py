@@ -13,7 +13,9 @@ RECORDINGS = Path(__file__).parents[3] / "data" / "recordings"
 RECORDED = RECORDINGS / "before-relayout"
 # What depends on the day, the folder or the version of the tool.
 OF_TODAY = {"run", "started", "duration_s", "started_s", "tool_version", "origin", "provenance", "environment", "host"}
-ADDED_SINCE = {"held_by", "known", "fingerprint", "part", "node", "deaths", "process", "rank", "root_cause", "address"}
+ADDED_SINCE = {
+    "held_by", "known", "fingerprint", "part", "node", "deaths", "process", "rank", "root_cause", "address", "around",
+}  # fmt: skip
 
 
 @pytest.fixture

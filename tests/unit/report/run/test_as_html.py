@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import reports
+from vdbg_env.common.console import size_text
 from vdbg_env.common.resources import SHIPPED_DATA
-from vdbg_env.report.model import Report
+from vdbg_env.report.model import Report, report_document
 from vdbg_env.report.pages import as_html as render
 
 TEMPLATE = (SHIPPED_DATA / "templates" / "report.html.j2").read_text()
@@ -50,7 +51,11 @@ def page(report: Report) -> str:
     return render(report, template=TEMPLATE, style=STYLE)
 
 
-@pytest.mark.parametrize("report", [reports.FULL, reports.HANG, reports.BARE], ids=["full", "hang", "bare"])
+@pytest.mark.parametrize(
+    "report",
+    [reports.FULL, reports.HANG, reports.BARE, reports.PICTURES],
+    ids=["full", "hang", "bare", "pictures"],
+)
 def test_the_page_is_well_formed_and_needs_nothing_from_outside(report: Report) -> None:
     outline = Outline(page(report))
     names = {tag for tag, _ in outline.tags}
@@ -105,3 +110,57 @@ def test_every_text_stands_out_from_what_is_behind_it(scheme: int) -> None:
     for ink, behind in pairs:
         light, dark = sorted((luminance(colours[ink]), luminance(colours[behind])), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{ink} on {behind}"
+
+
+def drawn(report: Report, start: str, end: str) -> Outline:
+    """Return what is drawn between two marks of the page."""
+    return Outline(re.findall(f"{start}.*?{end}", page(report), re.DOTALL)[0])
+
+
+def test_the_timelines_show_the_seconds_of_the_json() -> None:
+    document = report_document(reports.PICTURES)
+    steps = [step for step in document["steps"] if step["duration_s"] is not None]
+    whole = max(step["started_s"] + step["duration_s"] for step in steps)
+    bars = [a for tag, a in drawn(reports.PICTURES, '<section id="time"', "</section>").tags if tag == "rect"]
+    first = [bars[sum(len(s["attempts"]) or 1 for s in steps[:n])] for n in range(5)]
+    assert [float((bar["x"] or "")[:-1]) for bar in first] == [
+        pytest.approx(step["started_s"] / whole * 100, abs=0.01) for step in steps[:5]
+    ]
+    ranks = document["steps"][-1]["attempts"]
+    lanes = drawn(reports.PICTURES, '<section id="ranks"', "</section>")
+    widths = [float((a["width"] or "")[:-1]) for tag, a in lanes.tags if tag == "rect"]
+    shown = [5, *(rank for rank in range(18) if rank != 5)][:16]  # the first failure leads
+    assert widths == [pytest.approx(ranks[rank]["duration_s"] / 40 * 100, abs=0.01) for rank in shown]
+    assert "rank 5: first failure after 30 s" in [a.get("aria-label") for _, a in lanes.tags]
+    assert "and 2 victim, 2 well" in " ".join("".join(lanes.text).split())
+
+
+def test_the_grid_shows_the_blocks_of_the_json() -> None:
+    around = report_document(reports.PICTURES)["findings"][0]["around"]
+    grid = drawn(reports.PICTURES, '<figure class="grid"', "</figure>")
+    squares = [(a["x"], a["y"], a["class"]) for tag, a in grid.tags if tag == "rect" and a["class"] != "first"]
+    names = {"X": "faulted", "o": "resident", ".": "absent"}
+    assert squares == [
+        (str(x * 18), str(y * 18), names[mark]) for y, row in enumerate(around["rows"]) for x, mark in enumerate(row)
+    ]
+    (ring,) = [a for _, a in grid.tags if a.get("class") == "first"]
+    faulted = around["first"][0] - around["from"][0], around["first"][1] - around["from"][1]
+    assert (int(ring["x"] or 0) + 1, int(ring["y"] or 0) + 1) == (faulted[0] * 18, faulted[1] * 18)
+    assert "x 84-116 of 0-4095, z 1 of 0-1" in str(next(a for tag, a in grid.tags if tag == "svg")["aria-label"])
+
+
+def test_the_ruler_shows_the_address_between_the_regions_of_the_json() -> None:
+    owner = report_document(reports.PICTURES)["findings"][0]["address"]["owner"]
+    ruler = drawn(reports.PICTURES, '<figure class="ruler"', "</figure>")
+    text = " ".join("".join(ruler.text).split())
+    for region in (owner["region"], owner["above"]):
+        assert f"{region['address']} {region['name']}" in text
+    end = int(owner["region"]["address"], 16) + owner["region"]["bytes"]
+    gap = int(owner["above"]["address"], 16) - end
+    assert f"between them {size_text(gap)} the address" in text
+    stretches = [(float(str(a["x"])[:-1]), float(str(a["width"])[:-1])) for tag, a in ruler.tags if tag == "rect"]
+    (mark,) = [float(str(a["x1"])[:-1]) for tag, a in ruler.tags if tag == "line"]
+    left, width = stretches[1]
+    share = (int(owner["address"], 16) - end) / gap
+    assert mark == pytest.approx(left + share * width, abs=0.01)
+    assert f"{owner['address']}: {owner['sentence']}" in text
