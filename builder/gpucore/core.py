@@ -777,5 +777,5 @@ def _why_no_code(modules: list[Module]) -> str:
         return "the dump lists no modules"
     without = sum(not module.relocated for module in modules)
     if without:
-        return f"{without} of {len(modules)} module(s) have no relocated image in the dump"
+        return f"of {without} of the {len(modules)} modules the dump has no relocated image"
     return "a jump to an address that is no code, or code the driver does not put into dumps"

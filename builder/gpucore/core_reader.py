@@ -696,7 +696,8 @@ def _salvage(data: Buffer, error: UnreadableBinary, lines: LineSource | None) ->
         with suppress(UnreadableBinary):
             code = CodeMap(whole[match.start() :], lines)
             modules.append(Module(row=ModuleRow(0), code=code, relocated=code.relocated))
-    found = f"{len(modules)} loaded module(s) were found by their headers" if modules else "nothing else can be read"
+    count = "1 loaded module was" if len(modules) == 1 else f"{len(modules)} loaded modules were"
+    found = f"{count} found by their headers" if modules else "nothing else can be read"
     return GpuCore(
         identity=Identity(os_abi=head[7], abi_version=head[8]), truncated=True, complete=False, metadata=None,
         devices=(), stray_modules=tuple(modules), notes=(f"truncated: {error.what}; {found}",),

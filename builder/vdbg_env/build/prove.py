@@ -37,7 +37,7 @@ from gpucore.lineinfo import (
 )
 from gpucore.mangling import demangle, short_name
 from vdbg_env.build.cuobjdump import CUOBJDUMP, ask_cuobjdump
-from vdbg_env.common.console import printable
+from vdbg_env.common.console import counted, printable
 from vdbg_env.common.errors import EngineFailed, HostNotAble, NotProven
 from vdbg_env.common.programs import Completed, ProgramRunner
 from vdbg_env.crash.files import BinaryFile, BinarySource, Buffer, ScratchFiles, Tell, done
@@ -463,9 +463,9 @@ def _file(file: FileReport, every_missing: bool) -> Iterator[str]:
     if file.covered.functions:
         yield f"  {coverage_text(file.covered)}"
     if file.counts.ptx:
-        yield f"  {_number(file.counts.ptx, 'PTX entry', 'PTX entries')}, compiled when the program starts: not judged"
+        yield f"  {counted(file.counts.ptx, 'PTX entry', 'PTX entries')}, compiled when the program starts: not judged"
     if file.counts.other:
-        yield f"  {_number(file.counts.other, 'entry', 'entries')} of another kind, such as LTO-IR: not judged"
+        yield f"  {counted(file.counts.other, 'entry', 'entries')} of another kind, such as LTO-IR: not judged"
     if file.witness:
         yield f"  {_witness(file.witness, file.missing)}"
     few = _MISSING_SHOWN_OF_NONE if file.verdict is Verdict.NONE else _MISSING_SHOWN
@@ -480,7 +480,7 @@ def _elsewhere(file: FileReport) -> str:
         (found.ptx, "PTX entry", "PTX entries"),
         (found.other, "other", "others"),
     ]
-    named = ", ".join(_number(*kind) for kind in kinds if kind[0])
+    named = ", ".join(counted(*kind) for kind in kinds if kind[0])
     lines = f"; {found.with_debug_line:,} of {found.with_code:,} with code have lines" if found.with_code else ""
     where = ", ".join(printable(name) for name, _ in file.sections[:_KERNELS_SHOWN])
     return f"outside the sections that nvcc writes, where cuobjdump does not look: {named} in {where}{lines}"
@@ -526,13 +526,13 @@ def coverage_text(covered: Covered) -> str:
     least = ""
     if covered.lowest is not None and covered.lowest < 1:
         least = f"; the least covered function to {int(covered.lowest * 1000) / 10:g} %"
-    return f"rows cover {share} of {_number(covered.functions, 'function', 'functions')}{apart}{least}"
+    return f"rows cover {share} of {counted(covered.functions, 'function', 'functions')}{apart}{least}"
 
 
 def _witness(witness: Witness, missing: Iterable[Missing]) -> str:
     if not witness.agrees:
         return f"{witness.tool} does not agree: {printable(witness.reason or 'it gave no reason')}"
-    listed = f"{witness.tool} lists {_number(witness.listed or 0, 'cubin', 'cubins')} too"
+    listed = f"{witness.tool} lists {counted(witness.listed or 0, 'cubin', 'cubins')} too"
     stricter = any(m.cause is not Cause.NO_TABLE for m in missing)
     return f"{listed}; it does not look at the rows of their line tables" if stricter else listed
 
@@ -592,17 +592,17 @@ def _named(what: str, mangled: Iterable[str], count: int) -> str:
 
 def _summary(report: LineinfoReport) -> Iterator[str]:
     counts = report.total
-    where = f" ({_number(len(report.files), 'file', 'files')})" if len(report.files) > 1 else ""
+    where = f" ({counted(len(report.files), 'file', 'files')})" if len(report.files) > 1 else ""
     yield f"verdict: {report.verdict}{where}: {_said(report, counts)}"
     if len(report.files) > 1 and counts.cubins:
         outside = f"; {report.elsewhere.cubins:,} of them outside nvcc's sections" if report.elsewhere.cubins else ""
         lines = f"{counts.with_code:,} with code, {counts.with_debug_line:,} of these with lines"
-        yield f"  in all: {_number(counts.cubins, 'cubin', 'cubins')}, {lines}{outside}"
+        yield f"  in all: {counted(counts.cubins, 'cubin', 'cubins')}, {lines}{outside}"
     if report.without_device_code:
-        yield f"  {_number(report.without_device_code, 'other file holds', 'other files hold')} no device code"
+        yield f"  {counted(report.without_device_code, 'other file holds', 'other files hold')} no device code"
     if report.cores:
         what = "a core dump, which is no library" if report.cores == 1 else "core dumps, which are no libraries"
-        yield f"  {_number(report.cores, 'other file is', 'other files are')} {what}: vdbg-env core FILE"
+        yield f"  {counted(report.cores, 'other file is', 'other files are')} {what}: vdbg-env core FILE"
     yield from (f"  note: {printable(note)}" for note in report.notes)
     if report.verdict in (Verdict.NONE, Verdict.PARTIAL):
         apart = report.verdict is Verdict.PARTIAL and not _mixed(report)
@@ -623,35 +623,31 @@ def _tables(report: LineinfoReport) -> list[Cause]:
 def _said(report: LineinfoReport, counts: Counts) -> str:
     match report.verdict:
         case Verdict.FULL:
-            return f"{_number(counts.with_code, 'cubin', 'cubins')} with code, every function with line info"
+            return f"{counted(counts.with_code, 'cubin', 'cubins')} with code, every function with line info"
         case Verdict.PARTIAL:
             lacking = f"{counts.with_code - counts.with_debug_line:,} of {counts.with_code:,} cubins with code lack"
             bare = sum(file.verdict is Verdict.NONE for file in report.files)
-            whole = f"those of {_number(bare, 'file', 'files')} all"
+            whole = f"those of {counted(bare, 'file', 'files')} all"
             why = "; ".join(EXPLAINED[cause].short for cause in report.causes) if _mixed(report) else whole
             return f"{lacking} line info{': ' if _tables(report) else ', '}{why}"
         case Verdict.NONE:
-            none = f"none of {_number(counts.with_code, 'cubin', 'cubins')} with code carries line info"
+            none = f"none of {counted(counts.with_code, 'cubin', 'cubins')} with code carries line info"
             return f"{none}: {'; '.join(EXPLAINED[c].short for c in _tables(report))}" if _tables(report) else none
         case Verdict.NO_DEVICE_CODE:
             return _why_nothing(counts)
         case Verdict.UNREADABLE:
             unread = sum(f.problem is not None for f in report.files)
-            return f"{_number(unread, 'file', 'files')} could not be judged, so nothing is proven"
+            return f"{counted(unread, 'file', 'files')} could not be judged, so nothing is proven"
         case never:
             assert_never(never)
 
 
 def _why_nothing(counts: Counts) -> str:
     if counts.cubins:
-        return f"{_number(counts.cubins, 'cubin', 'cubins')}, but none with code"
+        return f"{counted(counts.cubins, 'cubin', 'cubins')}, but none with code"
     if counts.ptx:
         return "PTX alone, no compiled device code"
     return "no device code was found"
-
-
-def _number(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def coverage_by_packs(found: Sequence[PackCoverage]) -> str:

@@ -165,7 +165,7 @@ def show_command(packs: tuple[str, ...], functions: bool, as_json: bool) -> int:
 def verify_command(packs: tuple[str, ...], as_json: bool) -> int:
     """Check packs for damage: every checksum, record and index.
 
-    Exit status: 0 all are intact; 3 one is damaged.
+    Exit status: 0 all are intact; 3 one is damaged; 4 there is no pack.
 
     \b
     Example:
@@ -178,6 +178,9 @@ def verify_command(packs: tuple[str, ...], as_json: bool) -> int:
         for one in found:
             says = f"damaged: {one.problem}" if one.problem else f"sound, {one.functions:,} functions"
             click.echo(printable(f"{one.name}: {says}, {size_text(one.size)}"))
+    if not found:
+        console.note(f"no line pack in {', '.join(packs)}; make one: vdbg-env lines pack FILE -o NAME.lines")
+        return 4
     return 3 if any(one.problem for one in found) else 0
 
 

@@ -82,6 +82,11 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return lowered[close[0]] if close else None
 
 
+def counted(count: int, one: str, more: str | None = None) -> str:
+    """Return a number with its noun: `1 file`, `1,204 files`; `more` is a plural that is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def one_line(value: str, what: str) -> str:
     """Return `value` when every character of it is printable.
 

@@ -29,7 +29,7 @@ from gpucore.core_reader import CoreSections, Device, Metadata
 from gpucore.elf import Buffer
 from gpucore.errors import GpucoreError, UnreadableBinary
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.console import json_text, printable
+from vdbg_env.common.console import counted, json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.line_packs import PackedLines
@@ -233,7 +233,7 @@ def _summary(readings: Sequence[Core], faulting: Sequence[Core], others: Sequenc
         shown = f"{rank if rank is not None else '?':>4}  " if ranked else ""
         yield f"  {shown}{when:>7}  {printable(reading.file)}: {_headline(reading)}"
     if faulting and others:
-        count = _many(len(others), "core")
+        count = counted(len(others), "core")
         yield f"  of the {count} without an exception no more is shown (--all shows it)"
 
 
@@ -254,7 +254,7 @@ def _headline(reading: Core) -> str:
         return "its threads are not known"
     none = "no exception" if reading.core.complete else "no exception in what could be read"
     return (
-        f"{none}; {_many(reading.warps, 'warp')} were resident"
+        f"{none}; {counted(reading.warps, 'warp')} were resident"
         if reading.warp_groups
         else f"{none}, and no warp was resident"
     )
@@ -361,7 +361,7 @@ def _threads(fault: Fault) -> str:
     sms = f"SM {', '.join(map(str, fault.sms[:6]))}{' ...' if len(fault.sms) > 6 else ''}"
     if fault.scope is Scope.SM:
         return f"all have exited; the mark stayed on {sms}"
-    count = f"{fault.threads} in {_many(fault.warps, 'warp')} of {_many(fault.blocks, 'block')}"
+    count = f"{fault.threads} in {counted(fault.warps, 'warp')} of {counted(fault.blocks, 'block')}"
     return count + (f"; first: {_coordinates(fault.first.at)}" if fault.first else f" on {sms}")
 
 
@@ -380,7 +380,7 @@ def _dimensions(grid: GridRow) -> str:
 
 
 def _groups(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str]:
-    yield f"  Where the {_many(reading.warps, 'warp')} stood:"
+    yield f"  Where the {counted(reading.warps, 'warp')} stood:"
     shown = len(reading.warp_groups) if everything else _MOST_PLACES
     for group, wait in _waiting(reading)[:shown]:
         source = f"  {leaf(group.location)}" if leaf(group.location) else ""
@@ -401,7 +401,7 @@ def _waiting(reading: Core) -> list[tuple[WarpGroup, AddressWhy | None]]:
 
 
 def _loaded(names: Sequence[str], everything: bool) -> Iterator[str]:
-    yield f"  Loaded when it was written: {_many(len(names), 'kernel')}"
+    yield f"  Loaded when it was written: {counted(len(names), 'kernel')}"
     shown = len(names) if everything else _MOST_KERNELS
     yield from (f"    {printable(demangle(name))}" for name in names[:shown])
     if len(names) > shown:
@@ -467,8 +467,8 @@ def _provenance(reading: Core) -> Iterator[str]:
         gpu = device.row
         yield (
             f"  device {device.index}: {printable(device.name)} ({printable(device.sm_type)}, PCI {gpu.pci_bus:02x}:"
-            f"{gpu.pci_device:02x}, {gpu.sms} SMs), {_many(len(device.grids), 'launch', 'launches')}, "
-            f"{_many(len(device.modules), 'module')}"
+            f"{gpu.pci_device:02x}, {gpu.sms} SMs), {counted(len(device.grids), 'launch', 'launches')}, "
+            f"{counted(len(device.modules), 'module')}"
         )
     if core.metadata:
         row = core.metadata.row
@@ -480,17 +480,13 @@ def _provenance(reading: Core) -> Iterator[str]:
             yield f"  flags: {', '.join(generation_flags(row.flags))}"
     if core.unused:
         left = ", ".join(
-            f"{_many(kind.count, 'section')} of {kind.kind} ({kind.bytes:,} bytes)" for kind in core.unused
+            f"{counted(kind.count, 'section')} of {kind.kind} ({kind.bytes:,} bytes)" for kind in core.unused
         )
         yield f"  not read: {left}"
 
 
 def _dim(values: Sequence[int | None]) -> str:
     return f"({','.join(str(value) for value in values)})"
-
-
-def _many(count: int, one: str, more: str | None = None) -> str:
-    return f"{count} {one if count == 1 else more or one + 's'}"
 
 
 # JSON: docs/schemas/core-v1.schema.json is the contract and says what each field means.

@@ -27,7 +27,7 @@ from gpucore.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.console import json_text, nearest, printable
+from vdbg_env.common.console import counted, json_text, nearest, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, BinarySource, CoreFiles, SourceFiles, Tell, done
 from vdbg_env.crash.line_packs import PackedLines
@@ -410,7 +410,7 @@ def _lines(report: LocateReport) -> Iterator[str]:
         yield f"\nand {len(distinct) - _MOST_SHOWN} more (--json lists all of them)"
     same = len(report.candidates) - len(distinct)
     if same:
-        yield f"({same} more cubin(s) hold the same code with the same lines)"
+        yield f"({counted(same, 'more cubin')} with the same code and the same lines)"
     if report.owner and report.owner.best.where != "far":  # code is in no map of data
         yield from (f"memory: {printable(line)}" for line in report.owner.lines)
     yield from (f"note: {printable(note)}" for note in report.notes)

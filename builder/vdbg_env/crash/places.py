@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucore.code_map import Location
 from gpucore.dwarf import BorrowedLines, Chain, OtherHeaders
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.console import printable
+from vdbg_env.common.console import counted, printable
 from vdbg_env.crash.files import SourceText
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def chain_doubt(location: Location) -> str:
     if not location.siblings:
         return ""
     return (
-        f"line {location.chain[0].line} is inlined here by {len(location.siblings)} other path(s) too; "
+        f"line {location.chain[0].line} is inlined here by {counted(len(location.siblings), 'other path')} too; "
         "the assembler may have noted a neighbour's callers"
     )
 

@@ -308,6 +308,8 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     root, failure = triage.root_cause, triage.failure
     sure = "" if failure.name == UNKNOWN else f"; confidence {triage.confidence:.0%}"
     lines = [f"{failure.name}  ({triage.title or failure.title}{sure})"]
+    if triage.failed is False:
+        lines = [f"no failure found: the log shows finished work  (class {failure.name}{sure})"]
     if root:
         lines += ["", f"  {root.file}:{root.line}", f"    {_short(root.text)}"]
         unproven = "; unproven rule" if root.record and not root.record.answers else ""

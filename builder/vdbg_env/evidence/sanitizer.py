@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from gpucore.dwarf import SourceFrame
+from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 
 
@@ -400,7 +401,8 @@ def _unlisted(report: SanitizerReport) -> Finding:
     return Finding(
         rule=f"sanitizer-{report.tool.value if report.tool else 'memcheck'}",
         level=Level.ERROR if report.errors else Level.WARNING,
-        message=f"compute-sanitizer counted {report.errors} error(s) and {report.warnings} warning(s), and listed none",
+        message=f"compute-sanitizer counted {counted(report.errors, 'error')} and "
+        f"{counted(report.warnings, 'warning')}, and listed none",
         how_known=HowKnown.SANITIZER,
         confidence=0.8,
         next_step=NextStep("run it again with --print-limit 0"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, NextStep, Observation
 from vdbg_env.evidence.log_line import LogLine, plain
 
@@ -610,7 +611,7 @@ def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
             Finding(
                 rule="driver-dump-cut-short",
                 level=Level.WARNING,
-                message=f"{len(progress.files)} GPU core dump(s) were begun and {progress.finished} finished",
+                message=f"{progress.finished} of {counted(len(progress.files), 'GPU core dump')} finished",
                 how_known=HowKnown.DRIVER,
                 confidence=0.8,
                 artifact=progress.files[-1],
@@ -624,7 +625,7 @@ def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
             Finding(
                 rule="driver-unknown-coredump-flag",
                 level=Level.WARNING,
-                message=f"this driver does not know the core-dump flag(s) {', '.join(progress.unknown_flags)}",
+                message=f"this driver does not know these core-dump flags: {', '.join(progress.unknown_flags)}",
                 how_known=HowKnown.DRIVER,
                 confidence=1.0,
                 next_step=NextStep(

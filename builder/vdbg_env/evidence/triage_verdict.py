@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.log_line import LogLine, decode, unwrap
 from vdbg_env.evidence.triage_rules import NO_FAILURE, UNKNOWN, FailureClass, Remedy, RuleBook, rate
@@ -426,7 +427,7 @@ def _went_well(logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: M
     ]
     survived = sum(log.survived for log in logs)
     if survived:
-        notes.append(f"{survived} line(s) report a failure after which the run continued")
+        notes.append(f"{counted(survived, 'line')} of a failure after which the run continued")
     return Triage(
         failure=classes[NO_FAILURE],
         confidence=_WELL_BUT if late else _WELL,

@@ -157,8 +157,11 @@ def _templates(found: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]
 
 def _armed(containers: list[dict[str, Any]]) -> list[int]:
     """Return which containers run the workload: those with GPUs, else the first, as kubectl has it."""
-    with_gpu = [at for at, one in enumerate(containers) if _GPU in _mapping(_mapping(one, "resources"), "limits")]
-    return with_gpu or [0]
+    return _with_gpus(containers) or [0]
+
+
+def _with_gpus(containers: list[dict[str, Any]]) -> list[int]:
+    return [at for at, one in enumerate(containers) if _GPU in _mapping(_mapping(one, "resources"), "limits")]
 
 
 def _mapping(of: dict[str, Any], name: str) -> dict[str, Any]:
@@ -176,6 +179,8 @@ def _changes(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iter
         notes.append(f"The claim {name} must be there, with ReadWriteMany where pods run on several nodes.")
     templates = list(_templates(found))
     for path, pod in templates:
+        if not _with_gpus(pod["containers"]):
+            notes.append(f"No container has a limit of {_GPU}, so the first is armed: {pod['containers'][0]['name']}.")
         if int(pod.get("terminationGracePeriodSeconds") or 30) < arming.grace_s:
             yield _Change(path=(*path, "terminationGracePeriodSeconds"), value=arming.grace_s)
         if arming.runbook and found["kind"] in _FIXED and pod.get("restartPolicy") != "Never":

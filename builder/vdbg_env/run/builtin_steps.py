@@ -13,7 +13,7 @@ from gpucore.core_layout import SectionType
 from gpucore.core_reader import read_core
 from gpucore.elf import Buffer, Elf
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.console import size_text
+from vdbg_env.common.console import counted, size_text
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
 from vdbg_env.common.programs import Gpu, ProgramRunner, cuda_of_driver, read_gpus, toolkit_release
 from vdbg_env.crash.core import Core, explained
@@ -164,7 +164,9 @@ def core_lines(context: BuiltinContext) -> BuiltinResult:
     if not results["has_lines"]:
         targets = places_to_look(context)
         found = list(holders(context, wanted, targets, notes, proof=True))
-        notes.append(f"looked through {', '.join(targets) or 'no binary'}: {len(found)} file(s) hold the kernel")
+        notes.append(
+            f"looked through {', '.join(targets) or 'no binary'}: the kernel is in {counted(len(found), 'file')}"
+        )
         results |= _of_holder(next((h for h in found if h.same), found[-1])) if found else {}
     return BuiltinResult(results=results, notes=(*read.notes, *notes))
 

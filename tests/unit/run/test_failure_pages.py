@@ -69,6 +69,8 @@ def test_its_command_lines_are_whole(name: str) -> None:
 
 
 def test_the_index_links_to_every_page() -> None:
+    # It is no failure page: it names all of them, and has once what most of them share.
+    assert len(pages()[INDEX].split()) < 700
     assert sorted(re.findall(r"\]\(([a-z-]+)\.md\)", pages()[INDEX])) == NAMES
 
 
