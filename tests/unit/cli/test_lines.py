@@ -230,3 +230,9 @@ def test_the_drivers_lines_have_no_offset() -> None:
     document = json.loads(vdbg_env("triage", "--json", "--lines", "sample.lines", "run.log").stdout)
     assert document["kernel"] == "_Z4kernIfEvPT_iS0_"
     assert document["lines"] == []
+
+
+def test_a_folder_without_packs_is_told_from_one_whose_packs_are_sound() -> None:
+    Path("nothing").mkdir()
+    ran = vdbg_env("lines", "verify", "nothing")
+    assert ran.status == 4 and ran.stderr.startswith("no line pack in nothing")

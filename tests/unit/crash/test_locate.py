@@ -126,7 +126,7 @@ def test_copies_of_one_cubin_are_not_ambiguous() -> None:
     Path("copy.cubin").write_bytes(Path("inline_chain_sm90.cubin").read_bytes())
     ran = vdbg_env("locate", f"{FLOAT}+0x140", "inline_chain_sm90.cubin", "copy.cubin")
     assert ran.status == 0
-    assert "(1 more cubin(s) hold the same code with the same lines)" in ran.stdout
+    assert "(1 more cubin with the same code and the same lines)" in ran.stdout
 
 
 def test_a_folder_is_searched() -> None:

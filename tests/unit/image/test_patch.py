@@ -263,6 +263,12 @@ def test_a_job_that_is_made_again_has_nothing_of_the_old_one() -> None:
     )
 
 
+def test_an_object_without_gpus_has_its_first_container_armed_and_says_so() -> None:
+    note = "No container has a limit of nvidia.com/gpu, so the first is armed: sidecar."
+    assert note in arming_patch(DEPLOYMENT.replace(GPUS, ""), "a.yaml", ARMING).notes
+    assert not any("first is armed" in told for told in arming_patch(DEPLOYMENT, "a.yaml", ARMING).notes)
+
+
 def test_limits_that_are_no_mapping_ask_for_no_gpu() -> None:
     container = {"name": "a", "resources": {"limits": 5}, "command": ["x"]}
     spec = {"template": {"spec": {"containers": [container]}}}
