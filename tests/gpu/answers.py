@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vdbg_env.common.console import counted
-
 Measured = Mapping[str, Mapping[str, Any]]
 
 
@@ -75,10 +73,10 @@ def _files(cores: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _identity(measured: Measured) -> Answer:
     cores = _cores(measured)
-    seen = Counter((core["identity"], core["e_version"], core["e_flags"]) for core in cores.values())
+    counted = Counter((core["identity"], core["e_version"], core["e_flags"]) for core in cores.values())
     told = [
-        f"bytes 7 and 8 of e_ident are {identity} (e_version {version}, e_flags {flags}) in {count} core{'s' * (count != 1)}"
-        for (identity, version, flags), count in seen.items()
+        f"bytes 7 and 8 of e_ident are {identity} (e_version {version}, e_flags {flags}) in {count} core(s)"
+        for (identity, version, flags), count in counted.items()
     ]
     return _answer("Identity bytes of a core", told, _files(cores))
 
@@ -113,7 +111,7 @@ def _lines(measured: Measured) -> Answer:
             kind = "relocated" if image["relocated"] else "not relocated"
             lines = "lines are found" if image["with_lines"] else "no line is found"
             counted[kind, ", ".join(image["kept"]) or "no debug section", lines] += 1
-    told = [f"{count} {kind} image(s) keep {kept}, {lines}" for (kind, kept, lines), count in seen.items()]
+    told = [f"{count} {kind} image(s) keep {kept}, {lines}" for (kind, kept, lines), count in counted.items()]
     return _answer("Line tables in relocated images", told, _files(_cores(measured)))
 
 

@@ -133,5 +133,5 @@ def test_the_crashing_rank_is_told_from_the_one_that_waits(programs: Programs, e
         places = {(Path(f["file"]).name, f["line"]) for fault in faults for f in fault["chain"][:1]}
         kernels = {(fault["kernel"] or {}).get("name") for fault in faults}
         count = len(list(cores.iterdir()))
-        evidence.tell("two ranks", f"cores: {count}, faults in {sorted(map(str, kernels))} at {places}")
+        evidence.tell("two ranks", f"{count} core(s), faults in {sorted(map(str, kernels))} at {places}")
         assert places == {("two_ranks.cu", sample.planted)}

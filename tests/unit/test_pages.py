@@ -1,9 +1,11 @@
 """What pages name exists: command lines, schemas, environment variables."""
 
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -79,3 +81,13 @@ def test_the_pages_are_short_enough_to_be_read() -> None:
     docs = ROOT / "docs"
     pages = [*docs.glob("*.md"), *(docs / "guides").rglob("*.md"), *(docs / "internals").rglob("*.md")]
     assert sum(len(page.read_text().split()) for page in pages) <= 15_000
+
+
+@pytest.mark.parametrize(("address", "name"), [("https://git.example.org/gpu/vdbg", "gpu/vdbg"), ("", None)])
+def test_the_site_links_to_the_repository_that_the_package_names(
+    monkeypatch: pytest.MonkeyPatch, address: str, name: str | None
+) -> None:
+    monkeypatch.setattr("vdbg_env.REPOSITORY", address)
+    hooks = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
+    config = hooks["on_config"](SimpleNamespace(repo_url=None, repo_name=None))
+    assert (config.repo_url, config.repo_name) == (address or None, name)

@@ -81,7 +81,9 @@ def _kernels(_context: click.Context, _parameter: click.Parameter, begun: str) -
     from vdbg_env.crash.locate import complete_kernel
 
     typed = os.environ.get("COMP_WORDS", "").split()  # click parses no arguments while an option has no value yet
-    return complete_kernel([word for word in typed if Path(word).is_file()], begun)
+    names = complete_kernel([word for word in typed if Path(word).is_file()], begun)
+    in_bash = os.environ.get("_VDBG_ENV_COMPLETE") == "bash_complete"  # zsh and fish quote what they insert
+    return [shlex.quote(name) for name in names] if in_bash else names
 
 
 @click.command("locate")

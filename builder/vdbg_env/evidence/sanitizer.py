@@ -401,8 +401,8 @@ def _unlisted(report: SanitizerReport) -> Finding:
     return Finding(
         rule=f"sanitizer-{report.tool.value if report.tool else 'memcheck'}",
         level=Level.ERROR if report.errors else Level.WARNING,
-        message=f"compute-sanitizer counted {counted(report.errors, 'error')} and "
-        f"{counted(report.warnings, 'warning')}, and listed none",
+        message=f"compute-sanitizer counted {counted(report.errors or 0, 'error')} and "
+        f"{counted(report.warnings or 0, 'warning')}, and listed none",
         how_known=HowKnown.SANITIZER,
         confidence=0.8,
         next_step=NextStep("run it again with --print-limit 0"),

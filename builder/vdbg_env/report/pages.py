@@ -329,6 +329,7 @@ def as_html(report: Report, *, template: str, style: str) -> str:
         ranks=_ranks(report),
         blocks=lead and lead.around and _blocks(lead.around),
         around_lines=around_lines,
+        owner=_owner(lead),
         ruler=tuple(_ruler(lead)),
         others=tuple((finding, advised(finding)) for finding in report.findings if finding is not lead),
     )
@@ -478,9 +479,13 @@ class Stretch:
     address: float | None  # where in the picture the address is, when it is in this stretch
 
 
+def _owner(lead: Finding | None) -> Mapping[str, Any] | None:
+    return ((lead.address or {}).get("owner") or lead.owner) if lead else None
+
+
 def _ruler(lead: Finding | None) -> Iterator[Stretch]:
     """Yield what is around the bad address, by address; stretches are as wide as can be read, not to scale."""
-    owner = (lead.address or {}).get("owner") if lead else None
+    owner = _owner(lead)
     if not owner:
         return
     at = int(owner["address"], 16)

@@ -34,4 +34,4 @@ def test_profiles_runbooks_and_kernels_are_completed() -> None:
     assert completed("vdbg-env build --profile vllm-") == ["vllm-cu129", "vllm-cu130"]
     assert completed("vdbg-env runbook illegal") == ["illegal-memory-access"]
     library = os.path.relpath(CUBINS / "inline_chain_sm90.cubin")
-    assert completed(f"vdbg-env locate 0x80 {library} --kernel kern") == ["kern<double>", "kern<float>"]
+    assert completed(f"vdbg-env locate 0x80 {library} --kernel kern") == ["'kern<double>'", "'kern<float>'"]

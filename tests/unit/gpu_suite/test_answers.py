@@ -30,7 +30,7 @@ def test_identity_and_row_sizes_are_those_of_the_cores(tmp_path: Path) -> None:
     cores = {"a": facts(tmp_path, "a", illegal_address_core(identity=CUDA_13)), "b": facts(tmp_path, "b", hang_core())}
     given = sheet(tmp_path, cores=cores)
     identity = given["Identity bytes of a core"]
-    assert identity.answer and "41 08 (e_version 0x1, e_flags 0x0) in 1 core" in identity.answer
+    assert identity.answer and "41 08 (e_version 0x1, e_flags 0x0) in 1 core(s)" in identity.answer
     assert "33 07" in identity.answer and identity.files == ("cores/a", "cores/b")
     later = given["Later fields (r575 to r615)"].answer
     assert later and "warps 80 (number 5 of 5 known)" in later and "barrier_scope (r590): block" in later
