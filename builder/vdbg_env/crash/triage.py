@@ -6,6 +6,7 @@ import codecs
 import errno
 import os
 import re
+import shlex
 import stat
 import sys
 import zlib
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
+from gpucore.errors import ExplainedError
 from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput, unreadable
 from vdbg_env.common.stop import asked, go_on
@@ -51,8 +53,9 @@ def triage_logs(
     addresses that are configured, a few of each. `maps` say whose memory the page of an Xid line is.
     """
     book = rule_book(rules)
-    evidence = [_read_log(log, book) for log in open_logs(targets)]
-    _refuse_if_nothing_was_read(evidence)
+    read = [_read_log(log, book) for log in open_logs(targets)]
+    evidence = [log for log, _ in read]
+    _refuse_if_nothing_was_read(read)
     verdict = judge(evidence, book)
     problems = tuple(note for log in evidence for note in log.notes or _empty(log))
     verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
@@ -104,10 +107,13 @@ def runbook_to_start(name: str | None, available: Collection[str]) -> str | None
     return _ONE_RUNBOOK if name in _ALSO_FOUND and _ONE_RUNBOOK in available else None
 
 
-def _read_log(log: LogFile, book: RuleBook) -> LogEvidence:
-    """Read one log to its end. A log that breaks off (a damaged archive) still counts as far as it went."""
+def _read_log(log: LogFile, book: RuleBook) -> tuple[LogEvidence, ExplainedError | None]:
+    """Read one log to its end; returns why it could not be.
+
+    A log that breaks off (a damaged archive) still counts as far as it went.
+    """
     classifier = LogClassifier(book, log.name)
-    problem: tuple[str, ...] = ()
+    problem: ExplainedError | None = None
     read = 0
     try:
         for chunk in log.chunks:
@@ -116,9 +122,12 @@ def _read_log(log: LogFile, book: RuleBook) -> LogEvidence:
             read += len(chunk)
             classifier.feed(chunk)
     except BAD_INPUT as error:
-        problem = (f"{error.what}; only what could be read was looked at",)
-    found = replace(classifier.finish(), notes=problem)
-    return found if read else replace(found, lines=0)
+        problem = error
+    found = classifier.finish() if read else replace(classifier.finish(), lines=0)
+    if problem:
+        then = "only what could be read was looked at" if read or not problem.next_step else problem.next_step
+        found = replace(found, notes=(f"{problem.what}; {then}",))
+    return found, problem
 
 
 def _empty(log: LogEvidence) -> tuple[str, ...]:
@@ -126,10 +135,9 @@ def _empty(log: LogEvidence) -> tuple[str, ...]:
     return () if log.lines else (f"{log.file} holds no text",)
 
 
-def _refuse_if_nothing_was_read(evidence: Sequence[LogEvidence]) -> None:
-    broken = [log for log in evidence if log.notes]
-    if broken and len(broken) == len(evidence) and not any(log.sightings or log.lines > 1 for log in evidence):
-        raise BadInput(broken[0].notes[0].split(";", 1)[0])
+def _refuse_if_nothing_was_read(read: Sequence[tuple[LogEvidence, ExplainedError | None]]) -> None:
+    if read and all(problem and not log.sightings and log.lines <= 1 for log, problem in read):
+        raise next(problem for _, problem in read if problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +157,9 @@ _LOG_NAME = re.compile(
     r".*\.(?:log|txt|out|err|stdout|stderr)(?:[.-]?\d+)?(?:\.(?:gz|zst))?|(?:stdout|stderr|output)(?:\.\d+)?"
 )
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ELF, _ZIP = b"\x7fELF", b"PK\x03\x04"
+_CONTROLS = bytes({*range(1, 32), 127} - set(b"\b\t\n\v\f\r\x1b"))  # that no log has but by accident
+_SAMPLE, _TEXT_SHARE = 4096, 0.95  # first bytes of a file, and how many of them are others where it is text
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -227,11 +238,34 @@ def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
             head, raw = _head(_unzstd(raw))
         # A zero byte is no text: a disk that lost its power leaves blocks of them, and UTF-16 without its mark is ASCII
         # with one next to each letter.
+        _refuse_binary(head, name)
         yield from (data.replace(b"\0", b"") for data in (_utf8(raw) if head.startswith(_UTF_16) else raw))
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise BadInput(f"{name} is damaged: {error}", cause="the file was cut while it was written or copied") from None
     except OSError as error:
         raise unreadable(name, error) from None
+
+
+def _refuse_binary(head: bytes, name: str) -> None:
+    """Raise BadInput for a file whose first bytes show that it is no text, with the command that reads such a file."""
+    quoted = shlex.quote(name)
+    logs = "give a log file, a folder of logs, or - for stdin"
+    if head.startswith(_ELF):
+        from gpucore.elf import EM_CUDA, is_core  # for the few targets that are no log
+
+        of_gpu = head[18:20] == EM_CUDA.to_bytes(2, "little")
+        if is_core(head) and of_gpu:
+            kind, command = "the core dump of a GPU", f"vdbg-env core {quoted}"
+        elif is_core(head):
+            kind, command = "the core dump of a process", f"gdb -c {quoted}"
+        else:
+            kind, command = "device code" if of_gpu else "a program or a library", f"vdbg-env verify {quoted}"
+        raise BadInput(f"{name} is {kind}, not a log", next_step=command)
+    if head.startswith(_ZIP) or head[257:262] == b"ustar":
+        raise BadInput(f"{name} is an archive, not a log", next_step=f"unpack it and {logs}")
+    start = head[:_SAMPLE].replace(b"\0", b"")
+    if not head.startswith(_UTF_16) and len(start.translate(None, _CONTROLS)) < _TEXT_SHARE * len(start):
+        raise BadInput(f"{name} is a binary file, not a log", next_step=logs)
 
 
 def _head(raw: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:

@@ -99,6 +99,7 @@ _SOME_LEVEL = re.compile(
 _SAME_LEVEL = {"NOTICE": "INFO", "WARN": "WARNING"}
 _GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _TORCH_RANK = re.compile(r"\[rank ?(\d{1,6})\]")
+_RANK_OF_FILE = re.compile(r"(?:^|[^A-Za-z])[Rr]ank[-_.]?(\d{1,6})(?!\d)")
 _ANY_RANK = re.compile(r"\b(?:[Rr]ank |rank=|PG \d+ Rank |VllmWorker-)(\d{1,6})\b")
 
 
@@ -285,6 +286,12 @@ def rank_of_process(process: str) -> int | None:
         return None
     match = _WORLD_RANK.search(process) or _DP_ONLY.search(process)
     return int(match[match.lastindex or 1]) if match else None
+
+
+def rank_of_file(name: str) -> int | None:
+    """Return the rank that the name of a log has after the word, as `rank2.log` and `job-rank_2.txt`."""
+    match = _RANK_OF_FILE.search(name.rpartition("/")[2])
+    return int(match[1]) if match else None
 
 
 def _rank_in(text: str, process: str | None) -> int | None:

@@ -249,9 +249,10 @@ class Remedy:
 
     @property
     def releases(self) -> str:
-        """Where it holds, in words."""
-        since, until = (f"from {self.since}" if self.since else ""), (f"before {self.until}" if self.until else "")
-        return " ".join(filter(None, (self.program, since, until)))
+        """Where it was seen, in words: a setting may be older than the release in which it was read."""
+        if not self.since:
+            return f"{self.program} before {self.until}"
+        return f"seen in {self.program} {self.since}" + (f", before {self.until}" if self.until else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,6 +331,12 @@ class Rule(RuleDocument):
     def _groups(self) -> tuple[tuple[str, int], ...]:
         """The named groups of its pattern, each with its number."""
         return tuple((name.decode(), number) for name, number in self.regex.groupindex.items())
+
+    def place_in(self, text: str) -> int:
+        """Return where in a line that meets the rule the words stand that it was met by."""
+        found = self.regex.search(text.encode()) if self.regex is not None else None
+        begin = len(text.encode()[: found.start()].decode()) if found else 0
+        return min((at for literal in self.literals if (at := text.find(literal, begin)) >= 0), default=begin)
 
     def confirm(self, text: bytes) -> Mapping[str, str] | None:
         """Return the named groups for a line that holds one of the literals, None when it does not meet the rest."""

@@ -22,7 +22,7 @@ from itertools import accumulate
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, unwrap
+from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, rank_of_file, unwrap
 from vdbg_env.evidence.triage_rules import Rule, RuleBook
 
 BLOCK = 128 << 10  # a block ends with the first line that ends after so many bytes
@@ -181,6 +181,7 @@ def _wrap_width(widths: list[int], end: int) -> int | None:
 
 
 MAX_TEXT = 600
+_LEAD = 60  # characters before the words that a rule was met by, in the excerpt of a longer line
 MAX_PER_RULE = 64
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 FIRST_CLUES, LAST_CLUES = 64, 192
@@ -249,7 +250,7 @@ class LogEvidence:
     """What one log showed: sightings in order, how many lines it has, whether it ended in order.
 
     `worked`: it shows that the run did its work at some time; `survived`: how many failures the run continued after.
-    `calm`: its last line is one of level INFO.
+    `calm`: its last line is one of level INFO. `rank` is that of its name.
 
     `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's. `clues` are
     lines that no rule knows, and that have a word of an error: the first of them and the last.
@@ -263,6 +264,7 @@ class LogEvidence:
     clues: tuple[Candidate, ...] = ()
     shut_down: bool = False
     calm: bool = False
+    rank: int | None = None
     worked: bool = False
     survived: int = 0
     settings: tuple[str, ...] = ()
@@ -282,6 +284,7 @@ class LogClassifier:
     book: RuleBook
     file: str
     _scanner: LineScanner = field(init=False)
+    _rank: int | None = field(init=False)
     _kept: list[Sighting] = field(default_factory=list)
     _cascades: list[Sighting] = field(default_factory=list)
     _dead: bool = False
@@ -304,6 +307,7 @@ class LogClassifier:
     def __post_init__(self) -> None:
         frequent = [literal for rule in self.book.scanned if rule.role in _HEALTH for literal in rule.literals]
         self._scanner = LineScanner(self._wanted(), frequent)
+        self._rank = rank_of_file(self.file)
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""
@@ -324,6 +328,7 @@ class LogClassifier:
             clues=(*self._first_clues, *self._last_clues),
             shut_down=self._exiting,
             calm=unwrap(decode(self._scanner.last_line)).level in {"INFO", "DEBUG"},
+            rank=self._rank,
             worked=self._well,
             survived=self._survived,
             settings=tuple(self._settings),
@@ -419,6 +424,8 @@ class LogClassifier:
 
     def _sighting(self, rule: Rule, groups: Mapping[str, str], candidate: Candidate, line: LogLine) -> Sighting:
         kernel = groups.get("kernel") or groups.get("new")
+        text = _excerpt(line.text, rule)
+        rank = int(groups["rank"]) if "rank" in groups else line.rank
         failure = self.book.classes[rule.failure] if rule.failure else None
         weak = not rule.any_level and not (failure and failure.lasting) and is_weak(line)
         survivable = rule.survivable
@@ -428,14 +435,14 @@ class LogClassifier:
             rule=rule,
             file=self.file,
             line=candidate.number,
-            text=line.text[:MAX_TEXT],
+            text=text,
             process=line.process,
             writer=line.writer,
             died=groups.get("process", rule.process),
-            rank=int(groups["rank"]) if "rank" in groups else line.rank,
+            rank=self._rank if rank is None else rank,
             stamp=line.container or line.stamp,
             kernel=kernel,
-            kernel_text=line.text[:MAX_TEXT] if kernel else None,
+            kernel_text=text if kernel else None,
             fix=rule.fix.format_map(_Named(groups)) if rule.fix else None,
             weak=weak,
             exiting=self._exiting,
@@ -510,6 +517,13 @@ class _Named(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         return name.upper()
+
+
+def _excerpt(text: str, rule: Rule) -> str:
+    """Return what is shown of a line: its beginning, of a long one the part that the rule was met by."""
+    if len(text) <= MAX_TEXT or (place := rule.place_in(text)) < MAX_TEXT // 2:
+        return text[:MAX_TEXT]
+    return "…" + text[place - _LEAD : place - _LEAD + MAX_TEXT - 1]
 
 
 def _of_another(sighting: Sighting) -> bool:

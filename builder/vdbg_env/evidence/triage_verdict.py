@@ -405,12 +405,17 @@ def _by_clue(logs: Sequence[LogEvidence], died: Sequence[Sighting], book: RuleBo
         failure=failure,
         confidence=round(confidence, 2),
         root_cause=root,
-        rank=clue.said.rank if clue else None,
+        rank=_rank_of_clue(clue, logs) if clue else None,
         process=clue.said.process if clue else None,
         notes=(*notes, f"what would settle it: {failure.settle}"),
         logs=tuple(logs),
         clue_form=form,
     )
+
+
+def _rank_of_clue(clue: Clue, logs: Sequence[LogEvidence]) -> int | None:
+    named = next((log.rank for log in logs if log.file == clue.file), None)
+    return named if clue.said.rank is None else clue.said.rank
 
 
 def _died_of(logs: Sequence[LogEvidence]) -> list[Sighting]:

@@ -1,16 +1,21 @@
 """Logs: compressed, cut, missing, on the standard input; a folder gives none of the records that we made in it."""
 
 import gzip
+import io
 import os
+import random
 import sys
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from tests.support.cubins import cubin
 from vdbg_env.common.errors import BadInput
-from vdbg_env.crash.triage import open_logs
+from vdbg_env.crash.triage import open_logs, triage_logs
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
 
@@ -38,6 +43,7 @@ def content(target: str) -> bytes:
     return b"".join(chunk for log in open_logs([target]) for chunk in log.chunks)
 
 
+CORE = Path(__file__).parents[2] / "data" / "cores" / "synthetic_sm90_hang.nvcudmp.gz"
 LOG = b"".join(b"line %d: CUDA error\n" % number for number in range(5000))
 
 
@@ -94,3 +100,41 @@ def test_zero_bytes_hide_no_line(tmp_path: Path, form: str, lost: bytes) -> None
     text = "INFO start\nCUDA error: an illegal memory access was encountered\n"
     (tmp_path / "a.log").write_bytes(text.encode(form) + lost)
     assert content(str(tmp_path / "a.log")) == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "command"),
+    [
+        (lambda: gzip.decompress(CORE.read_bytes()), "the core dump of a GPU", "vdbg-env core"),
+        (CORE.read_bytes, "the core dump of a GPU", "vdbg-env core"),
+        (lambda: Path(sys.executable).read_bytes(), "a program or a library", "vdbg-env verify"),
+        (lambda: cubin("inline_chain_sm90"), "device code", "vdbg-env verify"),
+        (lambda: packed(zipfile.ZipFile), "an archive", "unpack"),
+        (lambda: gzip.compress(packed(tarfile.TarFile)), "an archive", "unpack"),
+        (lambda: random.Random(5).randbytes(40_000), "a binary file", "give a log file"),
+    ],
+    ids=["GPU core", "compressed GPU core", "program", "cubin", "zip", "tar.gz", "random"],
+)  # fmt: skip
+def test_a_file_that_is_no_log_is_named_with_the_command_that_reads_it(
+    tmp_path: Path, make: Callable[[], bytes], kind: str, command: str
+) -> None:
+    (tmp_path / "no.log").write_bytes(make())
+    with pytest.raises(BadInput, match=f"is {kind}, not a log") as refused:
+        triage_logs([str(tmp_path)])
+    assert refused.value.next_step
+    assert refused.value.next_step.startswith(command)
+    (tmp_path / "rank2.log").write_text("ValueError: of a rank\n")
+    found = triage_logs([str(tmp_path)])
+    assert f"{kind}, not a log; {command}" in found.notes[0]
+    assert (found.failure.name, found.rank) == ("not-a-gpu-failure", 2)
+
+
+def packed(kind: type[zipfile.ZipFile] | type[tarfile.TarFile]) -> bytes:
+    data = io.BytesIO()
+    if issubclass(kind, zipfile.ZipFile):
+        with kind(data, "w") as archive:
+            archive.writestr("server.log", LOG)
+    else:
+        with kind(fileobj=data, mode="w") as other:
+            other.add(__file__)
+    return data.getvalue()

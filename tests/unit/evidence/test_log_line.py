@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.evidence.log_line import LogLine, plain, unwrap
+from vdbg_env.evidence.log_line import LogLine, plain, rank_of_file, unwrap
 
 IMA = "CUDA error: an illegal memory access was encountered"
 
@@ -54,6 +54,15 @@ def test_every_generation_of_prefix_is_taken_off(raw: str, process: str | None, 
 )
 def test_every_container_format_is_opened(wrapped: str) -> None:
     assert unwrap(wrapped).text == IMA
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("run/rank2.log", 2), ("rank_2.txt", 2), ("job-7.Rank-013.out", 13), ("rank2/out.log", None), ("frank2.log", None),
+     ("2.log", None), ("ranking2.log", None), ("rank1234567.log", None)],
+)  # fmt: skip
+def test_a_rank_is_read_from_the_name_of_a_log_after_the_word(name: str, rank: int | None) -> None:
+    assert rank_of_file(name) == rank
 
 
 def test_half_of_a_surrogate_pair_in_a_json_line_can_be_written() -> None:

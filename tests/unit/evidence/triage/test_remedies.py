@@ -110,7 +110,7 @@ def test_a_remedy_of_another_release_is_not_offered() -> None:
         assert any("--watchdog-config" in remedy.do for remedy in found.remedies) == offered, release
     (remedy,) = triage(HANG).remedies  # the release is not known: it is offered with its range
     assert "try: --watchdog-config" in triage_text(triage(HANG), None)
-    assert remedy.releases == "vLLM from 0.33.0"
+    assert remedy.releases == "seen in vLLM 0.33.0"
 
 
 def test_a_line_without_a_remedy_for_its_release_has_that_of_its_class() -> None:
@@ -147,4 +147,4 @@ def test_a_remedy_of_another_program_gives_its_range() -> None:
     found = triage(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB\n"
     )
-    assert [r.releases for r in found.remedies] == ["PyTorch from 2.9", "PyTorch before 2.9"]
+    assert [r.releases for r in found.remedies] == ["seen in PyTorch 2.9", "PyTorch before 2.9"]
