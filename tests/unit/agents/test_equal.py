@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -22,6 +22,7 @@ from tests.support import memory_maps
 from tests.support.agent import Agent, agent
 from tests.support.command_line import vdbg_env
 from vdbg_env.agents.answer import clean
+from vdbg_env.agents.tools import Part
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 
@@ -135,17 +136,40 @@ def test_verify(ask: Agent) -> None:
     assert_shown(seen, whole["files"])
 
 
+LEAVES_A_CORE = """
+import os, shutil, sys
+name = os.environ["CUDA_COREDUMP_FILE"].replace("%h", "host").replace("%p", str(os.getpid()))
+shutil.copy(sys.argv[1], name.replace("%t", "1700000000"))
+print("RuntimeError: CUDA error: unspecified launch failure")
+raise SystemExit(1)
+"""
+
+
 def test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path / "runs"))
     crash = "print('torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB'); raise SystemExit(1)"
+    (tmp_path / "hang").write_bytes(hang_core())
     vdbg_env("guard", "--", sys.executable, "-c", crash)
+    vdbg_env("guard", "--", sys.executable, "-c", LEAVES_A_CORE, str(tmp_path / "hang"))
+    vdbg_env("runbook", "illegal-memory-access")  # the bundled recording
+    met = set()
     with agent(tmp_path) as ask:
         whole = printed("runs", "list")
-        assert_shown(ask("runs", folder="runs").document, whole)
-        (run,) = whole["runs"]
-        report = json.loads(vdbg_env("runs", "report", run["run"], "--format", "json").stdout)
-        for part in ("findings", "steps", "next_steps"):
-            document = ask("run_report", run=f"runs/{run['run']}", part=part).document
-            assert document[part]
-            assert_shown(document, report)
-        assert_shown(ask("next_steps", path=f"runs/{run['run']}").document, report)
+        assert_shown(ask("runs", folder="runs").document["runs"], whole["runs"][::-1])  # the newest first
+        for run in whole["runs"]:
+            path = f"runs/{run['run']}"
+            report = json.loads(vdbg_env("runs", "report", run["run"], "--format", "json").stdout)
+            for part in get_args(Part):
+                assert_shown(ask("run_report", run=path, part=part).document, report)
+                entries: list[Any] = []
+                while len(entries) < len(report[part]):
+                    at = {"offset": len(entries), "detail": True, "max_bytes": 65536}
+                    entries += ask("run_report", run=path, part=part, **at).document[part]
+                assert_shown(entries, report[part])
+                assert part != "hangs" or entries == report[part]
+                met |= {part} if entries else set()
+            steps = ask("next_steps", path=path).document
+            assert steps["next_steps"] and len(steps["next_steps"]) == len(report["next_steps"])
+            assert_shown(steps, report)
+    assert met >= set(get_args(Part)) - {"notes"}
