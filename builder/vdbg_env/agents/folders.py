@@ -24,13 +24,14 @@ class Folders:
                 raise BadInput(f"{root} is not a folder", next_step="name the folders of your cores, logs and runs")
 
     def admit(self, path: str) -> str:
-        """Return the real path of a file or folder; a relative one is below the first root.
+        """Return the real path of a file or folder; a relative one is below the first root that has it.
 
-        Raises BadInput for one that is outside, is missing, or is neither a file nor a folder.
+        It may also begin with the name of a root. Raises BadInput for one that is outside, is missing, or is neither a
+        file nor a folder.
         """
         if "\0" in path:
             raise BadInput("a path has a zero byte")
-        real = os.path.realpath(self._roots[0] / path)
+        real = os.path.realpath(self._found(path))
         if not self.inside(real):
             raise BadInput(
                 f"{path} is outside of the folders that this server may read",
@@ -39,12 +40,18 @@ class Folders:
         try:
             mode = os.stat(real).st_mode  # noqa: PTH116 - a Path of what may be too long
         except OSError as error:
-            raise BadInput(f"{path} cannot be read: {error.strerror}", next_step="check the spelling") from None
+            named = " or ".join(map(str, self._roots))
+            raise BadInput(f"{path} cannot be read: {error.strerror}", next_step=f"a path below {named}") from None
         if stat.S_ISDIR(mode):
             self._refuse_links_out(real)
         elif not stat.S_ISREG(mode):
             raise BadInput(f"{path} is neither a file nor a folder")
         return real
+
+    def _found(self, path: str) -> Path:
+        beside = (root.parent for root in self._roots if Path(path).parts[:1] == (root.name,))
+        candidates = [base / path for base in (*self._roots, *beside)]
+        return next((one for one in candidates if os.path.exists(one)), candidates[0])  # noqa: PTH110 - or too long
 
     def inside(self, path: str | Path) -> bool:
         """Say whether a path, its links resolved, is below a root."""

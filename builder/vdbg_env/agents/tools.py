@@ -37,7 +37,7 @@ from vdbg_env.run.library import runbook_names
 Json = dict[str, Any]
 Text = Annotated[str, Field(max_length=4096)]
 Paths = Annotated[list[Text], Field(min_length=1, max_length=256)]
-PathArgument = Annotated[Text, Field(description="Below the server's folders; a relative path is below the first.")]
+PathArgument = Annotated[Text, Field(description="Below the server's folders, absolute or relative to one.")]
 Offset = Annotated[int, Field(ge=0, description="Entries to skip: the answer before names the next offset.")]
 CoreNumber = Annotated[int, Field(ge=0, description="Which core of a folder, numbered as open_core lists them.")]
 Detail = Annotated[bool, Field(description="Show every field of the command line's JSON.")]
@@ -91,7 +91,8 @@ class Tools:
         said = []
         for number, one in enumerate(cores.documents):
             if one["faults"] or len(cores.documents) == 1:
-                said.append(f"Core {number}: {len(one['faults'])} faults, warps at {len(one['warps'])} places.")
+                faults, places = len(one["faults"]), len(one["warps"])
+                said.append(f"Core {number}: faults {faults}, places where warps stood {places}.")
             if not one["complete"]:
                 said.append(f"Core {number} is incomplete: {_PART}")
         if cores.unread:

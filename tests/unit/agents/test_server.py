@@ -172,6 +172,21 @@ def test_the_folders_decide_and_a_link_does_not_lead_out(tmp_path: Path) -> None
         assert not ask("open_core", path=str(outside)).failed
 
 
+def test_a_relative_path_is_found_in_each_folder(tmp_path: Path) -> None:
+    for name in ("dumps", "vdbg-runs", "other"):
+        (tmp_path / name / "run-1").mkdir(parents=True)
+    (tmp_path / "vdbg-runs" / "run-1" / "core.nvcudmp").write_bytes(hang_core())
+    (tmp_path / "other" / "core.nvcudmp").write_bytes(hang_core())
+    with agent(tmp_path / "dumps", tmp_path / "vdbg-runs") as ask:
+        for path in ("run-1/core.nvcudmp", "vdbg-runs/run-1/core.nvcudmp"):
+            assert ask("warps", path=path).document["warps"]
+        assert not ask("runs").failed  # its default is the name of a folder
+        missing = ask("warps", path="core.nvcudmp").document
+        assert missing["next_step"] == f"a path below {tmp_path / 'dumps'} or {tmp_path / 'vdbg-runs'}"
+        assert ask("warps", path="other/core.nvcudmp").failed
+        assert ask("warps", path="vdbg-runs/../other/core.nvcudmp").failed
+
+
 def test_a_cancelled_call_is_left_and_the_server_goes_on(dumps: Path) -> None:
     entered, leave = threading.Event(), threading.Event()
 
