@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import Page, chromium, program
+from tests.support import reports
+from vdbg_env.report.pages import write_report
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".cache" / "axe" / "axe.min.js"
@@ -91,3 +93,8 @@ def test_the_report_of_the_demo_is_clean(page: Page, tmp_path: Path) -> None:
     assert ran.returncode == 3, ran.stderr
     (report,) = tmp_path.glob("*/report.html")
     is_clean(page, report.as_uri(), "demo-report")
+
+
+def test_a_report_with_every_picture_is_clean(page: Page, tmp_path: Path) -> None:
+    assert write_report(reports.PICTURES, tmp_path, ["html"]) == ("report.html",)
+    is_clean(page, (tmp_path / "report.html").as_uri(), "pictures-report")
