@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.ladder import ROOT, RUNBOOK, outcomes, program, step
 from tests.support.toolchain import cuda_gdb, cuda_tool
+from tests.unit.crash.test_why import FLAG, polling_core
 from vdbg_env.cli import main
 
 pytestmark = pytest.mark.slow
@@ -112,6 +113,21 @@ def test_a_hang_is_dumped_and_shows_where_every_warp_stands(walk: Walk) -> None:
     assert report["hangs"][0]["warps"]
     folder = Path("vdbg-runs") / report["run"] / "steps/watched/1/localhost-0"
     assert "waits in" in (folder / "hang.txt").read_text()
+
+
+def test_the_report_of_a_hang_says_what_its_warps_poll(walk: Walk) -> None:
+    Path("polling.core").write_bytes(polling_core())
+    report = walk("hang", core="polling.core")
+    finding = next(one for one in report["findings"] if one["rule"] == "gpu-core-hang")
+    assert (Path(finding["location"]["file"]).name, finding["location"]["line"]) == ("why.cu", 60)
+    ran = subprocess.run(
+        [sys.executable, "-m", "vdbg_env", "runs", "report", report["run"]],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "builder")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    shown = " ".join(ran.stdout.split())
+    assert "in a loop at why.cu:60 that ends when loaded1 == argument3" in shown, ran.stdout
+    assert f"argument1[blockIdx.x] at {FLAG + 8:#x}, which was 3" in shown
+    assert "argument3 is 7" in shown
 
 
 @pytest.mark.parametrize(
