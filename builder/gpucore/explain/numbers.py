@@ -163,22 +163,28 @@ class Numbers:
 
     @cached_property
     def suspect(self) -> Suspect | None:
-        """The one register of one thread without which everything agrees: 30 registers, and the same one elsewhere."""
+        """The one register of one thread without which everything agrees: 30 registers, and the same one elsewhere.
+
+        None where there is another without which it does too: either may be the wrong one.
+        """
         wrong = [state for state in self._states if state.wrong]
         if len(wrong) != 1 or self.agree < _LEAST_AGREEMENT:
             return None
         (state,) = wrong
         pointer = self._held_pair(state)
         registers = [*(r for r, _, _ in state.wrong), *state.used, *(pointer[0] if pointer else ())]
-        found = [x for r in dict.fromkeys(registers) if r[0] == "R" and (x := self._without(r, state)) is not None]
+        found: list[Suspect | None] = []
+        for r in dict.fromkeys(registers):
+            again = Numbers(self.address, self.snapshot, self, self._carrier(r, state.lane))
+            if not again.disagree:
+                found.append(self._confirmed(r, state, again))
         return found[0] if len(found) == 1 else None
 
-    def _without(self, r: Resource, state: _State) -> Suspect | None:
-        """Return a register as the suspect, where nothing disagrees without it and other threads' confirm its value."""
-        again = Numbers(self.address, self.snapshot, self, self._carrier(r, state.lane))
+    def _confirmed(self, r: Resource, state: _State, again: Numbers) -> Suspect | None:
+        """Return a register without which nothing disagrees as the suspect, where other threads confirm its value."""
         p = dict(self._equations_at(state.lane.at)).get(r)
         held = self._value_of(r, state.lane)
-        if p is None or held is None or again.disagree or again.agree < _LEAST_AGREEMENT:
+        if r[0] != "R" or p is None or held is None or again.agree < _LEAST_AGREEMENT:
             return None
         expected, others = None, 0
         for one in again._states:

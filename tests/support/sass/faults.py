@@ -8,7 +8,7 @@ it where it is asked for, as in a core of the default size; memory never is.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -165,11 +165,11 @@ class Claims:
 
 def check(
     planted: Planted, answer: Mapping[str, Any], machine: Machine, thread: tuple[int, int, int],
-    damaged: Damaged | None = None, *, whole: bool = True,
+    damaged: Collection[Damaged] = (), *, whole: bool = True,
 ) -> Claims:  # fmt: skip
     """Return what is right and what is wrong in an answer about a planted fault; `thread` is the one it is about.
 
-    `damaged` is the one register that was changed: no other may be named as contradicted. Of a `whole` core also what
+    `damaged` are the registers that were changed: no other may be named as contradicted. Of a `whole` core also what
     one register alone carries must be true.
     """
     lane = next((one for one in planted.stopped.lanes if one.thread.thread == thread), None)
@@ -223,7 +223,7 @@ def check(
     for one in answer["judgement"] or ():
         if one["kind"] == "contradicted register":
             suspect = answer["evidence"]["suspect"]
-            claims.suspect = damaged == Damaged(tuple(suspect["thread"]), suspect["register"], suspect["expected"])
+            claims.suspect = Damaged(tuple(suspect["thread"]), suspect["register"], suspect["expected"]) in damaged
             if not claims.suspect:
                 claims.lies.append(f"judged: {one['text']}")
         if one["kind"] == "negative index" and answer["index"] and not (answer["index"]["value"] or -1) < 0:
@@ -266,22 +266,23 @@ def _truth(planted: Planted, answer: Mapping[str, Any], machine: Machine, lane: 
     return evaluate
 
 
-def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec, Damaged | None]:
-    """Return what was done to a planted fault, its warp then, and the register where it was one of one thread."""
+def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec, Sequence[Damaged]]:
+    """Return what was done to a planted fault, its warp then, and the registers of one thread that were changed."""
     warp, lanes = planted.stopped.warp, dict(planted.stopped.warp.lanes)
-    damaged = None
+    damaged: list[Damaged] = []
     how, number = (
         rng.choice(("bit", "bit", "word", "lanes", "registers", "later", "uniform", "zero")),
         rng.choice([*lanes]),
     )
     held = lanes[number]
+    thread = next(one.thread.thread for one in planted.stopped.lanes if one.number == number)
     if how in ("bit", "word") and held.registers:
         words, at = list(held.registers), rng.randrange(40)
-        thread = next(one.thread.thread for one in planted.stopped.lanes if one.number == number)
-        damaged = Damaged(thread, f"R{at}", words[at])
+        damaged.append(Damaged(thread, f"R{at}", words[at]))
         words[at] ^= 1 << rng.randrange(32) if how == "bit" else rng.randrange(1, 1 << 32)
         lanes[number] = replace(held, registers=words)
     elif how == "zero":
+        damaged += [Damaged(thread, f"R{n}", word) for n, word in enumerate(held.registers or ())]
         lanes[number] = replace(held, registers=(0,) * 255)
     elif how == "registers":
         lanes[number] = replace(held, registers=None)
@@ -290,13 +291,13 @@ def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec, Damaged
         return how, replace(
             warp, valid=warp.valid & ~gone, active=warp.active & ~gone, marked=warp.marked & ~gone,
             lanes={n: one for n, one in lanes.items() if not gone >> n & 1},
-        ), None  # fmt: skip
+        ), ()  # fmt: skip
     elif how == "later":
         end = 16 * rng.randint(1, 6)
         lanes = {n: replace(one, offset=one.offset + end) for n, one in lanes.items()}
-        return how, replace(warp, offset=warp.offset + end, lanes=lanes), None
+        return how, replace(warp, offset=warp.offset + end, lanes=lanes), ()
     else:
         uniform = list(warp.uniform)
         uniform[rng.randrange(20)] ^= 1 << rng.randrange(32)
-        return "uniform", replace(warp, uniform=uniform), None
+        return "uniform", replace(warp, uniform=uniform), ()
     return how, replace(warp, lanes=lanes), damaged
