@@ -382,7 +382,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("HSET2", "d", 1, "233", _DATACENTER),
     ("HSETP2", "pq", 1, "234", _ALL),
     ("F2FP", "d", 1, "23e c3e", _ALL),
-    ("I2FP", "d", 1, "245 845 c45", _ALL),
+    ("I2FP", "d", 1, "245 845 c45 a45", _ALL),
     ("I2I", "d", 1, "238", _ALL),
     ("FSET", "d", 1, "20a", _DATACENTER),
     ("FMNMX3", "d", 1, "276 876", _DATACENTER),
