@@ -17,7 +17,7 @@ from vdbg_env.evidence.deaths import first_failure
 from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.record.event_log import Event, damaged
 from vdbg_env.runbook import machine
-from vdbg_env.runbook.model import Step
+from vdbg_env.runbook.model import Status, Step
 from vdbg_env.runbook.state import BranchTo, Decision, Facts, Finish, RunState, StepRecord, StepResult
 
 Value = TypeVar("Value", Observation, StepResult, Facts, Finish)
@@ -151,7 +151,7 @@ def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progre
             return _ended(progress, ranks_of(event))
         case "step_finished":
             result = from_document(StepResult, event.data["result"])
-            return finish_step(progress, result, machine.advance(progress.state, result)[0], event.elapsed_s)
+            return finish_step(progress, result, _judged(progress.state, result, event), event.elapsed_s)
         case "branched":
             assert isinstance(progress.state.decision, BranchTo)
             state = start_branch(progress.state.decision)
@@ -159,6 +159,18 @@ def apply(progress: Progress, event: Event, start_branch: StartBranch) -> Progre
         case "run_finished":
             return replace(progress, finish=from_document(Finish, event.data["finish"]))
     return progress
+
+
+def _judged(state: RunState, result: StepResult, event: Event) -> RunState:
+    """Return the state after a recorded step.
+
+    The runbook of then may have asked for other variables, which a step had that did not end as an error.
+    """
+    judged = machine.advance(state, result)[0]
+    if judged.trail[len(state.trail)].outcome is Status.ERROR and event.data.get("outcome") != Status.ERROR.value:
+        unasked = tuple(replace(seen, workers=()) for seen in result.observations)
+        judged = machine.advance(state, replace(result, observations=unasked))[0]
+    return judged
 
 
 def ranks_of(event: Event) -> tuple[Observation, ...]:

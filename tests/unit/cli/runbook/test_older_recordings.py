@@ -92,7 +92,7 @@ def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_of_d1d39e0f_are_listed_and_shown(rooms: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "list", "--json"]) == 0
     listed = {run["run"]: run["condition"] for run in printed(capsys)["runs"]}
-    assert listed == {"killed": "cut off", "20261124-165639-guard-4fcf": "finished"}
+    assert listed == {"killed": "cut off", "20261124-165639-guard-4fcf": "finished", "ima": "finished"}
     for run in ("killed", "guarded"):
         assert main(["runs", "show", run]) == 0
     assert "cut off" in capsys.readouterr().out
@@ -112,6 +112,16 @@ def test_a_run_of_a_shipped_runbook_that_changed_since_is_reported_as_it_was_sta
     for form in ("markdown", "terminal"):
         assert main(["runs", "report", "guarded", "--format", form]) == 3
         assert "illegal memory access" in capsys.readouterr().out
+
+
+def test_a_run_whose_runbook_asked_for_other_variables_then_is_reported(
+    rooms: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    then = json.loads((rooms / "ima" / "report.json").read_text())
+    assert "skip_constbank_memory" in (rooms / "ima" / "events.jsonl").read_text()  # which cores keep by default today
+    for command in (["runs", "report", "ima", "--format", "json"], ["runbook", "--resume", "ima", "--json"]):
+        assert main(command) == 3
+        assert lasting(printed(capsys)["steps"]) == lasting(then["steps"])
 
 
 @pytest.mark.parametrize(
