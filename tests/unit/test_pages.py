@@ -13,6 +13,7 @@ import pytest
 from vdbg_env.cli import group
 
 ROOT = Path(__file__).parents[2]
+OF_A_LINE_PACK = ("keys/", "application/vnd.")  # its own folder, its media type
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "skills").rglob("*.md"))]
 # A command line in a block of code or in a span, also behind a pipe, in $(...) or after `git bisect run`.
 TYPED = re.compile(r"(?:^ {4,}(?:[^\n|]*\| )?|^\$ |`|\$\(|\brun )(vdbg-env (?!\.\.\.)[a-z-][^`\n]*)", re.MULTILINE)
@@ -70,6 +71,24 @@ def test_every_variable_of_ours_is_on_its_page() -> None:
         if isinstance(o, click.Option) and o.name and o.name not in {"help", "help_all"}
     }
     assert named == set(re.findall(r"`(VDBG_[A-Z_]+)`", page))
+
+
+def test_every_file_that_a_page_for_maintainers_names_is_there() -> None:
+    """A path counts from the root, from builder/ or from one of its packages, and may leave out `.py`."""
+    bases = [ROOT, ROOT / "builder", *(path for path in (ROOT / "builder").iterdir() if path.is_dir())]
+    gone, seen = [], 0
+    for page in [ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "internals").rglob("*.md")]:
+        for name in re.findall(r"`([a-z][\w.*-]*(?:/[\w.*{},-]+)+)/?`", page.read_text()):
+            if re.search(r"[A-Z]{3}", name) or name.startswith(OF_A_LINE_PACK):
+                continue
+            before, _, rest = name.partition("{")
+            middle, _, after = rest.partition("}")
+            for path in [f"{before}{one}{after}" for one in middle.split(",")]:
+                seen += 1
+                if not any(True for base in bases for end in ("", ".py") for _ in base.glob(path + end)):
+                    gone.append(f"{page.relative_to(ROOT)}: {path}")
+    assert seen > 50
+    assert not gone
 
 
 def test_every_place_that_a_page_names_is_one() -> None:

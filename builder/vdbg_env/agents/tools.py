@@ -281,7 +281,7 @@ class Tools:
         return found
 
     def _decode(self, files: Sequence[str]) -> _Cores:
-        read = read_cores(files, self._sources, self._packs(), registers=True, parameters=True)
+        read = read_cores(files, self._sources, self._packs, registers=True, parameters=True)
         whole = json.loads(cores_json(read.readings, read.sources))
         steps = [step for one in read.readings for step in _next(one)]
         documents = whole.get("cores", [whole])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,10 +18,10 @@ from vdbg_env.cli.options import Mapping, lines_option, memory_option, path_map_
 from vdbg_env.common import console
 from vdbg_env.common.console import progress_bar
 from vdbg_env.crash.files import SourceFiles
-from vdbg_env.crash.line_packs import packed_lines
 from vdbg_env.engine.targets import Targets
 
 if TYPE_CHECKING:
+    from vdbg_env.crash.line_packs import PackedLines
     from vdbg_env.crash.memory_map import MemoryMap
 
 
@@ -63,7 +64,7 @@ def core_command(
     from vdbg_env.crash.core import cores_json, cores_text, read_cores
 
     sources = SourceFiles(source_roots, path_maps)
-    packs = packed_lines(line_packs)
+    packs = _packs(line_packs)
     maps = _maps(memory) if memory else None
     read = read_cores(targets, sources, packs, registers=registers, parameters=parameters, maps=maps)
     for path, error in read.problems:
@@ -75,6 +76,20 @@ def core_command(
     if any(reading.faults for reading in read.readings):  # an exception outweighs what could not be read
         return 3
     return 4 if read.problems or any(not reading.core.complete for reading in read.readings) else 0
+
+
+def _packs(named: tuple[str, ...]) -> Callable[[], PackedLines]:
+    """Return what opens the line packs; those that are named are opened now, to tell at once that one is missing."""
+
+    @cache
+    def opened() -> PackedLines:
+        from vdbg_env.crash.line_packs import packed_lines  # a sixth of what `core` loads
+
+        return packed_lines(named)
+
+    if named:
+        opened()
+    return opened
 
 
 def _kernels(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
@@ -130,7 +145,7 @@ def locate_command(
     from vdbg_env.crash.locate import InNoCode, locate, locate_json, locate_text
 
     sources = SourceFiles(source_roots, path_maps)
-    packs = packed_lines(line_packs)
+    packs = _packs(line_packs)()
     query, kept = parse_place(place, kernel), as_target(arch) if arch else None
     maps = _maps(memory) if memory else ()
     if not files:

@@ -32,7 +32,6 @@ from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import counted, json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import CoreFiles, SourceFiles
-from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.places import (
     SourceLines,
     borrowed_lines,
@@ -51,6 +50,9 @@ from vdbg_env.evidence.finding import around_lines
 from vdbg_env.evidence.gpu_findings import blocks_around, maker_of, vllm_library
 
 if TYPE_CHECKING:
+    from gpucore.code_map import CodeMap
+    from gpucore.dwarf import BorrowedLines, Place
+    from vdbg_env.crash.line_packs import PackedLines
     from vdbg_env.crash.memory_map import MemoryMap
     from vdbg_env.crash.why import AddressWhy
 
@@ -83,16 +85,32 @@ class CoresRead:
     problems: tuple[tuple[str, BadInput | GpucoreError], ...]
 
 
+class _PacksWhenAsked:
+    """A LineSource that opens the line packs at the first place without lines; `notes` are theirs."""
+
+    def __init__(self, packs: Callable[[], PackedLines]) -> None:
+        self._packs: Final = packs
+        self._opened: PackedLines | None = None
+
+    def lines_at(self, code: CodeMap, place: Place) -> BorrowedLines | None:
+        self._opened = self._opened or self._packs()
+        return self._opened.lines_at(code, place)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._opened.notes if self._opened else ()
+
+
 def read_cores(
     targets: Iterable[str],
     source_text: SourceFiles,
-    lines: PackedLines | None = None,
+    packs: Callable[[], PackedLines] | None = None,
     *,
     registers: bool = False,
     parameters: bool = False,
     maps: Sequence[MemoryMap] | None = None,
 ) -> CoresRead:
-    """Read every dump that is named, or is in a folder; `lines` has those of code that was built without.
+    """Read every dump that is named, or is in a folder; `packs` opens the lines of code that was built without.
 
     `maps` say which tensor is at which address; without any, those next to each core are taken.
 
@@ -101,6 +119,7 @@ def read_cores(
     readings: list[Core] = []
     problems: list[tuple[str, BadInput | GpucoreError]] = []
     files = CoreFiles()
+    lines = _PacksWhenAsked(packs) if packs else None
     for path in dict.fromkeys(path for target in targets for path in files.find(target)):
         try:
             with files.open(path) as core:
