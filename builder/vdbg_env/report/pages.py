@@ -507,8 +507,9 @@ def _ruler(lead: Finding | None) -> Iterator[Stretch]:
     for number, (start, end, region) in enumerate(pieces):
         left, width = (part / sum(shares) * 100 for part in (sum(shares[:number]), shares[number]))
         inside = start <= at < end
+        size = at - start if region is None and number == len(pieces) - 1 else end - start
         yield Stretch(
-            region=region, bytes=end - start, left=left, width=width,
+            region=region, bytes=size, left=left, width=width,
             address=left + (at - start) / (end - start) * width if inside else None,
         )  # fmt: skip
 

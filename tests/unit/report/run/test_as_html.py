@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import reports
+from tests.support.memory_maps import KEYS, WINDOW, document
 from vdbg_env.common.console import size_text
 from vdbg_env.common.resources import SHIPPED_DATA
+from vdbg_env.crash.memory_map import owner_json, owner_of, read_memory_map
 from vdbg_env.report.model import Report, report_document
 from vdbg_env.report.pages import as_html as render
 
@@ -164,3 +167,14 @@ def test_the_ruler_shows_the_address_between_the_regions_of_the_json() -> None:
     share = (int(owner["address"], 16) - end) / gap
     assert mark == pytest.approx(left + share * width, abs=0.01)
     assert f"{owner['address']}: {owner['sentence']}" in text
+
+
+@pytest.mark.parametrize(
+    ("address", "says"), [(KEYS - 16, "before it 16 bytes"), (WINDOW + (8 << 20) + 4, "past it 4 bytes")]
+)
+def test_the_ruler_ends_at_an_address_outside_of_every_region(address: int, says: str) -> None:
+    known = read_memory_map(json.dumps({**document(), "tensors": document()["tensors"][:1], "segments": []}).encode())
+    owner = owner_json(owner_of(known, address))
+    found = dataclasses.replace(reports.FAULT, address=None, owner=owner)
+    ruler = drawn(dataclasses.replace(reports.FULL, findings=(found,)), '<figure class="ruler"', "</figure>")
+    assert f"{says} the address" in " ".join("".join(ruler.text).split())
