@@ -82,7 +82,7 @@ _OTHER_LEVELS = (
 )
 _SGLANG = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)((?: (?:DP|TP|PP|EP)\d{1,4})*)\] ")
 _GLOG = re.compile(
-    r"(?:\[rank(?P<rank>\d{1,6})\]:)?(?P<open>\[?)(?P<level>[IWEF])\d{3,4} \d\d:\d\d:\d\d\.\d{1,9} "
+    r"(?:\[rank(?P<rank>\d{1,6})\]:)?(?P<open>\[?)(?P<level>[IWEF])(?P<day>\d{3,4}) (?P<time>\d\d:\d\d:\d\d\.\d{1,9}) "
     r"(?:\d{1,10} )?[\w./-]{1,200}:\d+\] (?:\[\d+/\d+(?:_\d+)?\] )*"
 )
 # `[INFO|trainer.py:2] 2025-01-01 10:00:00,088 >> ` of transformers, `[INFO] [launch.py:256:main] ` of DeepSpeed.
@@ -133,7 +133,7 @@ def unwrap(raw: str) -> LogLine:
     text, level, stamp = _out_of_level(text)
     if text.startswith("(") and process is None:  # Ray puts its own label before vLLM's, vLLM's before its level
         text, process, pid, said_rank = _out_of_process(text)
-    text, level, torch_rank = _out_of_glog(text, level)
+    text, level, stamp, torch_rank = _out_of_glog(text, level, stamp)
     rank = next((seen for seen in (said_rank, torch_rank, rank) if seen is not None), None)
     who = [str(part) for part in (label, process, pid, rank) if part is not None]
     return LogLine(
@@ -256,12 +256,13 @@ def _out_of_sglang(text: str, container: str | None) -> tuple[str, str | None, s
     return text[match.end() :], match[2].strip().replace(" ", "_") or None, container or match[1]
 
 
-def _out_of_glog(text: str, level: str | None) -> tuple[str, str | None, int | None]:
+def _out_of_glog(text: str, level: str | None, stamp: str | None) -> tuple[str, str | None, str | None, int | None]:
     match = _GLOG.match(text)
     if match is None:
-        return text, level, None
+        return text, level, stamp, None
     rank = int(match["rank"]) if match["rank"] else None
-    return text if match["open"] else text[match.end() :], level or _GLOG_LEVELS[match["level"]], rank
+    said = f"{match['day'][:-2]:0>2}-{match['day'][-2:]} {match['time']}"
+    return text if match["open"] else text[match.end() :], level or _GLOG_LEVELS[match["level"]], stamp or said, rank
 
 
 def role_of(process: str) -> str:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 _TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
 _CALM = 40  # lines in order after an exception, from which on the program may have survived it
+_OF_A_PEER = "nccl-failure"
 _WENT_ON = 0.4
+_SAME_MOMENT = 100  # lines around one with a time that are of about that time
+_NAMED = 8  # ranks in one note
+_SECONDS = re.compile(r".*?\d\d:\d\d:\d\d")  # a stamp without what is behind its whole seconds
 _NO_EXCEPTION = 2  # precision of a line of level ERROR
 
 SECOND_STAGE = "looks-like-an-error"  # the rule of a line that no rule knows
@@ -115,7 +119,7 @@ class Triage:
 def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     """Weigh the evidence of all logs of one run; never raises, whatever the logs contain."""
     classes = book.classes
-    seen = _in_order(logs)
+    seen, timed = _in_order(logs)
     late = [s for s in seen if s.exiting and _is_late(s, classes)]
     seen = [s for s in seen if s not in late]
     thrown = [s for s in seen if s.rule.role == "exception" and not s.weak]
@@ -131,8 +135,28 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
             return _by_exception(thrown, suspects, logs, book)
         return _without_suspect(logs, late, book)
     same = [s for s in suspects if s.failure == first.failure and s.rule.hardware == first.rule.hardware]
-    root = max(same, key=lambda s: s.rule.precision)  # of equals, the first in order
-    return _verdict(root, same, _others(suspects, classes[root.failure], classes), seen, logs, book)
+    ranks = list(dict.fromkeys(s.rank for s in same if s.rank is not None))
+    rivals = same
+    if timed and len(logs) > 1 and ranks:
+        rivals = [s for s in same if s.rank in {ranks[0], None}]
+    root = max(rivals, key=lambda s: s.rule.precision)  # of equals, the first in order
+    found = _verdict(root, same, _others(suspects, classes[root.failure], classes), seen, logs, book)
+    unclear = () if timed or len(ranks) < 2 else (_no_first(ranks),)
+    return replace(found, notes=(*_silent(root, logs), *unclear, *found.notes))
+
+
+def _silent(root: Sighting, logs: Sequence[LogEvidence]) -> Iterator[str]:
+    """Yield the few logs that say nothing while all others complain of a peer: who waits is not who failed."""
+    quiet = [log.file for log in logs if not log.sightings and not log.cascades and not log.shut_down]
+    if root.failure == _OF_A_PEER and 0 < len(quiet) <= len(logs) // 4:
+        others = counted(len(logs) - len(quiet), "other log complains", "other logs complain")
+        yield f"{', '.join(quiet[:_NAMED])} shows no failure, and {others} of a peer: look there first"
+
+
+def _no_first(ranks: Sequence[int]) -> str:
+    """Return that nothing tells which of several ranks failed first."""
+    named = ", ".join(map(str, sorted(ranks)[:_NAMED])) + (" and others" if len(ranks) > _NAMED else "")
+    return f"ranks {named} show this failure, and their lines have no times that compare: any may have been the first"
 
 
 def _verdict(
@@ -264,13 +288,28 @@ def _went_on(thrown: Sequence[Sighting], logs: Sequence[LogEvidence]) -> bool:
     )
 
 
-def _in_order(logs: Sequence[LogEvidence]) -> list[Sighting]:
-    """Return all sightings by time: by their stamps if all have the same form, else log by log."""
+def _in_order(logs: Sequence[LogEvidence]) -> tuple[list[Sighting], bool]:
+    """Return all sightings by time, and whether their times compare; where they do not, log by log.
+
+    Stamps compare that are of one form, whether or not they have a fraction of a second. A line without any is of the
+    moment of the nearest one in its log that has one.
+    """
     seen = [s for log in logs for s in log.sightings]
-    forms = {len(s.stamp[:19]) if s.stamp else 0 for s in seen}
-    if len(logs) > 1 and len(forms) == 1 and forms != {0}:
-        return sorted(seen, key=lambda s: s.stamp or "")
-    return seen
+    if len(logs) == 1:
+        return seen, True
+    stamps = [stamp.replace(",", ".").replace("T", " ") for log in logs for stamp in _stamps(log.sightings)]
+    forms = {len(found[0]) if (found := _SECONDS.match(stamp)) else 0 for stamp in stamps}
+    if len(forms) != 1 or forms == {0}:
+        return seen, False
+    return [seen[n] for n in sorted(range(len(seen)), key=stamps.__getitem__)], True
+
+
+def _stamps(sightings: Sequence[Sighting]) -> Iterator[str]:
+    """Yield the stamp of each line of a log, or that of the nearest line that has one; empty where none is near."""
+    stamped = [s for s in sightings if s.stamp]
+    for one in sightings:
+        nearest = min(stamped, key=lambda s: abs(s.line - one.line), default=None)
+        yield (nearest.stamp or "") if nearest and abs(nearest.line - one.line) <= _SAME_MOMENT else ""
 
 
 def _deepest(suspects: Sequence[Sighting], classes: Mapping[str, FailureClass]) -> Sighting:
