@@ -9,11 +9,12 @@ import click
 
 from gpucore.arch import as_target
 from gpucore.errors import UnreadableBinary
+from gpucore.line_pack import PACK_MAGIC
 from gpucore.line_packs import LinePack
 from vdbg_env.cli import LazyGroup
 from vdbg_env.common import console
 from vdbg_env.common.console import printable, size_text
-from vdbg_env.common.errors import ANY_ERROR
+from vdbg_env.common.errors import ANY_ERROR, BadInput
 from vdbg_env.crash.line_packs import open_store, open_stores, write_whole
 from vdbg_env.engine.targets import Targets
 from vdbg_env.image.settings import parse_size
@@ -90,9 +91,18 @@ def pack_command(
     """
     request = PackRequest(targets=targets, release=release, plan=plan, archs=tuple(map(as_target, archs)))
     result = pack_lines(request, binaries=Targets(), tell=console.note)
-    write_whole(Path(output), result.data)
+    _write_pack(Path(output), result.data)
     click.echo(packed_json(result, output) if as_json else packed_text(result, output), nl=False)
     return 4 if result.problems else 0
+
+
+def _write_pack(path: Path, data: bytes) -> None:
+    """Write a pack; raises BadInput where the file is there and is no pack, such as a library or its source."""
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(PACK_MAGIC)) not in {PACK_MAGIC, b""}:
+                raise BadInput(f"{path} is no line pack and is not replaced", next_step="-o another.lines")
+    write_whole(path, data)
 
 
 @lines_command.command("list")
@@ -198,7 +208,7 @@ def merge_command(packs: tuple[str, ...], output: str) -> int:
       vdbg-env lines merge moe.lines attention.lines -o vllm-0.33.0.lines
     """
     data, summary = merged(open_store(name) for name in packs)
-    write_whole(Path(output), data)
+    _write_pack(Path(output), data)
     click.echo(summary_text(replace(summary, name=output)), nl=False)
     return 0
 

@@ -292,7 +292,12 @@ def is_dump(path: Path) -> bool:
         if path.name.endswith(_SUFFIXES):
             return True
         with path.open("rb") as file:
-            return kind_of(file.read(HEAD_BYTES)) == "gpu-core"
+            head = file.read(HEAD_BYTES)
+            if head.startswith(_GZIP):
+                head = zlib.decompressobj(wbits=31).decompress(head + file.read(_PIECE), HEAD_BYTES)
+            return kind_of(head) == "gpu-core"
+    except zlib.error:  # no gzip after all
+        return False
     except OSError as error:
         return error.errno not in (errno.ENOENT, errno.ELOOP)  # a link that leads nowhere
 

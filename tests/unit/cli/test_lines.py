@@ -45,6 +45,15 @@ def test_packing_twice_gives_the_same_bytes() -> None:
     assert Path("a.lines").read_bytes() == Path("b.lines").read_bytes()
 
 
+def test_a_pack_replaces_a_pack_and_nothing_else() -> None:
+    Path("k.cu").write_text("__global__ void k() {}\n")
+    for argv in (("pack", str(CUBINS / "inline_chain_sm90.cubin")), ("merge", "sample.lines")):
+        ran = vdbg_env("lines", *argv, "-o", "k.cu")
+        assert (ran.status, "k.cu is no line pack and is not replaced" in ran.stderr) == (2, True)
+        assert Path("k.cu").read_text().startswith("__global__")
+        assert vdbg_env("lines", *argv, "-o", "sample.lines").status == 0
+
+
 def test_what_is_shown_of_a_pack() -> None:
     ran = vdbg_env("lines", "show", "--functions", "sample.lines")
     assert ran.status == 0

@@ -178,6 +178,16 @@ def test_a_dump_of_any_name_is_found_in_a_folder_by_its_first_bytes(tmp_path: Pa
     assert Path(document["file"]).name == "core.cuda.node7.4711.1763696100"
 
 
+def test_a_gzipped_dump_of_any_name_is_found_in_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    (folder / "core.cuda.rank5.1.gz").write_bytes(gzip.compress(CORES["fault"]))
+    (folder / "core.7.gz").write_bytes(gzip.compress(CORES["fault"][:18] + b"\x3e\x00"))  # of the host
+    (folder / "torn.gz").write_bytes(b"\x1f\x8b\x00 no gzip")
+    document = json.loads(vdbg_env("core", "--json", "packed").stdout)
+    assert Path(document["file"]).name == "core.cuda.rank5.1.gz"
+
+
 def test_a_gzipped_core_is_read() -> None:
     Path("a.nvcudmp.gz").write_bytes(gzip.compress(CORES["fault"]))
     assert "Warp Illegal Address" in vdbg_env("core", "a.nvcudmp.gz").stdout
