@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -373,7 +374,9 @@ def _strategic_undo(found: Mapping[str, Any], changes: Sequence[_Change]) -> dic
 
 
 def _merged(found: Mapping[str, Any], values: Iterator[tuple[Path, Any]]) -> dict[str, Any]:
-    patch: dict[str, Any] = {}
+    # A kustomization takes the name of the object from the patch, whatever its target says.
+    place = {key: found["metadata"][key] for key in ("name", "namespace") if key in found["metadata"]}
+    patch: dict[str, Any] = {key: found[key] for key in ("apiVersion", "kind") if key in found} | {"metadata": place}
     for path, value in values:
         at: Any = patch
         for index, key in enumerate(path[:-1]):
@@ -448,9 +451,10 @@ def _pointer(path: Path) -> str:
 def _apply(found: Mapping[str, Any], kind: Kind, file: str) -> str:
     """Return the command that applies a patch; of what cannot be changed, the object is deleted and made again."""
     namespace = found["metadata"].get("namespace")
-    where = f" --namespace {namespace}" if namespace else ""
+    where = f" --namespace {shlex.quote(str(namespace))}" if namespace else ""
     if found["kind"] not in _FIXED:
-        return f"kubectl patch {found['kind'].lower()} {_name(found)}{where} --type {kind} --patch-file {file}"
+        named = f"{found['kind'].lower()} {shlex.quote(_name(found))}"
+        return f"kubectl patch {named}{where} --type {kind} --patch-file {file}"
     if file == PATCH:
         return f"kubectl replace --force{where} --filename {OBJECT}"
     local = f"kubectl patch --local --filename {OBJECT} --type {kind} --patch-file {file} --output yaml"

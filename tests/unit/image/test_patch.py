@@ -170,6 +170,21 @@ def applied(before: dict[str, Any], patch: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_a_kustomization_takes_the_patch_as_its_first_lines_say(name: str, tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if not kubectl:
+        pytest.skip("kubectl is not installed")
+    text = arming_patch(ALL[name], "FILE", ARMING).text
+    (tmp_path / "object.yaml").write_text(yaml.safe_dump(object_of(ALL[name])))
+    (tmp_path / "patch.yaml").write_text(text)
+    said = next(line for line in text.splitlines() if "In a kustomization: " in line).partition("kustomization: ")[2]
+    (tmp_path / "kustomization.yaml").write_text(f"resources: [object.yaml]\n{said}\n")
+    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "claimName: vdbg-dumps" in done.stdout
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_patch_reads_as_its_golden(name: str) -> None:
     assert_golden(f"image/patch/{name}.yaml", arming_patch(ALL[name], "FILE", ARMING).text)
 
