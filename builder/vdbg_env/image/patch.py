@@ -22,6 +22,7 @@ _GROUP: Path = ("spec", "leaderWorkerTemplate")
 _JOBS: Path = ("spec", "replicatedJobs")
 _FOLDER = f"{DUMPS}/${{HOSTNAME:-pod}}"  # a pod's name, or its node's where it has the host's network
 _GPU = "nvidia.com/gpu"
+_GPUS = (_GPU, "nvidia.com/mig-")
 _START = "vdbg-env"  # what the shell of an armed start is called
 _MESSAGE = "/dev/termination-log"
 _GONE: Any = object()  # the value of a field that is removed
@@ -162,7 +163,12 @@ def _armed(containers: list[dict[str, Any]]) -> list[int]:
 
 
 def _with_gpus(containers: list[dict[str, Any]]) -> list[int]:
-    return [at for at, one in enumerate(containers) if _GPU in _mapping(_mapping(one, "resources"), "limits")]
+    return [at for at, one in enumerate(containers) if _wants_gpu(_mapping(_mapping(one, "resources"), "limits"))]
+
+
+def _wants_gpu(limits: dict[str, Any]) -> bool:
+    """Whether a limit is of a GPU, or of a part of one: `nvidia.com/mig-3g.40gb`, `nvidia.com/gpu.shared`."""
+    return any(str(name).startswith(_GPUS) and str(count) != "0" for name, count in limits.items())
 
 
 def _mapping(of: dict[str, Any], name: str) -> dict[str, Any]:
@@ -175,9 +181,7 @@ def _mapping(of: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _changes(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iterator[_Change]:
     yield from _of_object(found, arming, notes)
-    if arming.dumps.kind == "volume":
-        name = arming.dumps.source
-        notes.append(f"The claim {name} must be there, with ReadWriteMany where pods run on several nodes.")
+    of_object, takes = len(notes), False
     templates = list(_templates(found))
     for path, pod in templates:
         if not _with_gpus(pod["containers"]):
@@ -199,7 +203,14 @@ def _changes(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iter
                 yield from _of_container(where, containers[at], arming, notes)
         mounted = all(_has(containers[at], "volumeMounts", "mountPath", DUMPS) for at in armed)
         if not mounted and not _has(pod, "volumes", "name", "dumps"):
+            takes = True
             yield _Change(path=(*path, "volumes", "-"), value=dump_volume(arming.dumps))
+        else:
+            notes.append(f"Dumps go to the pod's own volume, dumps or that at {DUMPS}: an emptyDir ends with it.")
+    if takes and arming.dumps.kind == "volume":
+        name = arming.dumps.source
+        claim = f"The claim {name} must be there, with ReadWriteMany where pods run on several nodes."
+        notes.insert(of_object, claim)
 
 
 def _of_object(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iterator[_Change]:

@@ -184,6 +184,23 @@ def test_a_kustomization_takes_the_patch_as_its_first_lines_say(name: str, tmp_p
     assert "claimName: vdbg-dumps" in done.stdout
 
 
+def test_parts_of_gpus_count_and_none_does_not() -> None:
+    for limits, armed in (({"nvidia.com/mig-3g.40gb": 1}, True), ({"nvidia.com/gpu": "0"}, False)):
+        found = object_of(DEPLOYMENT)
+        pod = found["spec"]["template"]["spec"]
+        pod["containers"] = [pod["containers"][0] | {"resources": {"limits": limits}}]
+        notes = arming_patch(yaml.safe_dump(found), "FILE", ARMING).notes
+        assert any("No container has a limit" in note for note in notes) is not armed
+
+
+def test_no_claim_is_asked_for_where_the_pod_has_a_volume_for_dumps() -> None:
+    found = object_of(DEPLOYMENT)
+    found["spec"]["template"]["spec"]["volumes"] = [{"name": "dumps", "emptyDir": {}}]
+    notes = arming_patch(yaml.safe_dump(found), "FILE", ARMING).notes
+    assert not any("claim" in note for note in notes)
+    assert any("an emptyDir ends with it" in note for note in notes)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_patch_reads_as_its_golden(name: str) -> None:
     assert_golden(f"image/patch/{name}.yaml", arming_patch(ALL[name], "FILE", ARMING).text)
