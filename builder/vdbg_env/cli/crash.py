@@ -13,7 +13,7 @@ import click
 
 from gpucore.arch import as_target
 from gpucore.arming import CORE_SIZES, CoreSize, arming, as_env_file, as_exports
-from gpucore.code_map import PlaceQuery, parse_place
+from gpucore.code_map import parse_place
 from vdbg_env.cli.options import Mapping, lines_option, memory_option, path_map_option, source_root_option
 from vdbg_env.common import console
 from vdbg_env.common.console import progress_bar
@@ -22,6 +22,7 @@ from vdbg_env.engine.targets import Targets
 
 if TYPE_CHECKING:
     from vdbg_env.crash.line_packs import PackedLines
+    from vdbg_env.crash.memory_files import Owners
     from vdbg_env.crash.memory_map import MemoryMap
 
 
@@ -151,15 +152,20 @@ def locate_command(
     if not files:
         if not maps:
             raise click.UsageError("Missing argument 'FILE...' (or --memory).")
-        return _owner(query, maps, as_json=as_json)
+        if query.name is not None:
+            raise click.UsageError("--memory without FILE takes an address, such as 0x7f2001f52800.")
+        owners = _ask(maps, query.value)
+        assert owners
+        return _show(owners, as_json=as_json)
     try:
         with progress_bar() as tell:
             report = locate(query, files, Targets(), sources, packs, maps=maps, arch=kept, tell=tell)
     except InNoCode as error:
-        if not _known(query, maps):
+        owners = _ask(maps, query.value)
+        if owners is None or owners.best.where == "far":
             raise
         click.echo(f"{error.what}, but in the memory map", err=True)
-        return _owner(query, maps, as_json=as_json)
+        return _show(owners, as_json=as_json)
     click.echo(locate_json(report) if as_json else locate_text(report), nl=False)
     return 4 if report.ambiguous or not report.candidates[0].location.chain else 0
 
@@ -170,21 +176,15 @@ def _maps(named: str) -> tuple[MemoryMap, ...]:
     return memory_maps(named, os.environ)
 
 
-def _known(query: PlaceQuery, maps: Sequence[MemoryMap]) -> bool:
-    """Whether a map has more to say of an address than that it is far from everything."""
-    from vdbg_env.crash.memory_files import ask
+def _ask(maps: Sequence[MemoryMap], address: int) -> Owners | None:
+    from vdbg_env.crash.memory_files import ask  # loaded where a map is given
 
-    owners = ask(maps, query.value)
-    return owners is not None and owners.best.where != "far"
+    return ask(maps, address) if maps else None
 
 
-def _owner(query: PlaceQuery, maps: Sequence[MemoryMap], *, as_json: bool) -> int:
-    from vdbg_env.crash.memory_files import ask, owners_json, owners_text
+def _show(owners: Owners, *, as_json: bool) -> int:
+    from vdbg_env.crash.memory_files import owners_json, owners_text
 
-    if query.name is not None:
-        raise click.UsageError("--memory without FILE takes an address, such as 0x7f2001f52800.")
-    owners = ask(maps, query.value)
-    assert owners
     click.echo(owners_json(owners) if as_json else owners_text(owners), nl=False)
     return 0
 

@@ -283,7 +283,9 @@ def is_dump(path: Path) -> bool:
     """Say whether a file may be a dump: by its name, by its first bytes, or because it cannot be read."""
     from vdbg_env.record.dump_files import (  # loaded for a folder alone: a named file needs no record
         HEAD_BYTES,
+        PACKED_HEAD_BYTES,
         kind_of,
+        packed_kind,
     )
 
     try:
@@ -294,10 +296,8 @@ def is_dump(path: Path) -> bool:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
             if head.startswith(_GZIP):
-                head = zlib.decompressobj(wbits=31).decompress(head + file.read(_PIECE), HEAD_BYTES)
+                return packed_kind(head + file.read(PACKED_HEAD_BYTES - HEAD_BYTES)) == "gpu-core"
             return kind_of(head) == "gpu-core"
-    except zlib.error:  # no gzip after all
-        return False
     except OSError as error:
         return error.errno not in (errno.ENOENT, errno.ELOOP)  # a link that leads nowhere
 

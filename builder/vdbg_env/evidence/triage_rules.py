@@ -25,6 +25,7 @@ from vdbg_env.evidence.finding import HowKnown
 
 NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
 UNKNOWN = "unknown"  # the log shows no known failure
+OF_A_PEER = "nccl-failure"  # ranks whose peer has died say so, each of them
 
 
 Role = Literal[

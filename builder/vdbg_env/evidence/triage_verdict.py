@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.log_line import LogLine, decode, unwrap
-from vdbg_env.evidence.triage_rules import NO_FAILURE, UNKNOWN, FailureClass, Remedy, RuleBook, rate
+from vdbg_env.evidence.triage_rules import NO_FAILURE, OF_A_PEER, UNKNOWN, FailureClass, Remedy, RuleBook, rate
 from vdbg_env.evidence.triage_scan import CODE, MAX_TEXT, TELLING, Candidate, LogEvidence, Sighting, is_weak
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
 _CALM = 40  # lines in order after an exception, from which on the program may have survived it
-_OF_A_PEER = "nccl-failure"
 _WENT_ON = 0.4
 _SAME_MOMENT = 100  # lines around one with a time that are of about that time
 _NAMED = 8  # ranks in one note
@@ -148,7 +147,7 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
 def _silent(root: Sighting, logs: Sequence[LogEvidence]) -> Iterator[str]:
     """Yield the few logs that say nothing while all others complain of a peer: who waits is not who failed."""
     quiet = [log.file for log in logs if not log.sightings and not log.cascades and not log.shut_down]
-    if root.failure == _OF_A_PEER and 0 < len(quiet) <= len(logs) // 4:
+    if root.failure == OF_A_PEER and 0 < len(quiet) <= len(logs) // 4:
         others = counted(len(logs) - len(quiet), "other log complains", "other logs complain")
         yield f"{', '.join(quiet[:_NAMED])} shows no failure, and {others} of a peer: look there first"
 

@@ -83,8 +83,13 @@ def kind_of(head: bytes) -> DumpKind:
     A compressed file is a dump where it expands to one; a name makes nothing a dump.
     """
     if is_packed(head):
-        return "other" if _core_kind(_expanded(head)) is None else "compressed"
+        return "other" if packed_kind(head) is None else "compressed"
     return _core_kind(head) or "other"
+
+
+def packed_kind(head: bytes) -> Literal["gpu-core", "host-core"] | None:
+    """Return which core a compressed file expands to, by its first `PACKED_HEAD_BYTES`; None where it is none."""
+    return _core_kind(_expanded(head))
 
 
 def is_packed(head: bytes) -> bool:

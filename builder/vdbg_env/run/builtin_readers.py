@@ -56,7 +56,7 @@ from vdbg_env.evidence.python_text import (
 )
 from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer, sanitizer_findings
 from vdbg_env.evidence.system import driver_findings, read_driver_progress
-from vdbg_env.evidence.triage_rules import RuleBook, rule_book
+from vdbg_env.evidence.triage_rules import OF_A_PEER, RuleBook, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence
 from vdbg_env.evidence.triage_verdict import RootCause, Triage, judge
 from vdbg_env.run.library import BuiltinContext, BuiltinResult, RecordedOutput, builtin
@@ -238,7 +238,6 @@ _KERNEL_LOG = "kernel.log"
 _LOGS = ("stdout", "stderr", _KERNEL_LOG)
 _SEGFAULT = b"segfault at "  # arch/x86/mm/fault.c, show_signal_msg
 _FAILURE = "failure"  # the matcher by which each runbook says what its failure looks like
-_EFFECT = "nccl-failure"  # ranks whose peer has died say so, each of them
 # Ends that this program caused: what such a log says in passing is not a failure.
 _OURS = {EndedBy.MATCH, EndedBy.CANCEL, EndedBy.PEER, EndedBy.NOT_STARTED}
 
@@ -284,7 +283,7 @@ def _verdict(context: BuiltinContext) -> Triage | None:
         logs = [log for seen in ranks for log in _evidence(context, seen)]
         if any(not seen.went_well for seen in ranks) or any(log.cascades for log in logs):
             verdict = judge(logs, _book())
-            return _of_first_failure(context, ranks) or verdict if verdict.failure.name == _EFFECT else verdict
+            return _of_first_failure(context, ranks) or verdict if verdict.failure.name == OF_A_PEER else verdict
     return None
 
 
@@ -294,7 +293,7 @@ def _of_first_failure(context: BuiltinContext, ranks: Sequence[Observation]) -> 
     if first is None or len(ranks) == 1 or is_victim(first):
         return None
     verdict = judge(list(_evidence(context, first)), _book())
-    return verdict if verdict.failed and verdict.root_cause and verdict.failure.name != _EFFECT else None
+    return verdict if verdict.failed and verdict.root_cause and verdict.failure.name != OF_A_PEER else None
 
 
 def _ended_by_us(seen: Observation) -> bool:

@@ -578,8 +578,8 @@ def _kernel_log(
     earlier, log = (parse_kernel_log(text).of_the_machine for text in split_at(done.stdout, began_s))
     notes += _not_of_this_run(earlier)
     lasting = tuple(x for x in earlier.xids if not _of_a_program(x))
-    counted = replace(log, xids=(*lasting, *log.xids), driver_errors=(*earlier.driver_errors, *log.driver_errors))
-    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(counted, owner)
+    whole = replace(log, xids=(*lasting, *log.xids), driver_errors=(*earlier.driver_errors, *log.driver_errors))
+    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(whole, owner)
 
 
 def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:

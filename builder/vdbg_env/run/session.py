@@ -388,11 +388,13 @@ class Session:
 
     def _check_requests(self, runbook: Runbook, inputs: Inputs) -> None:
         """Raise BadInput where the requests that a server is to get cannot be read: it takes minutes to start."""
+        if self._request.replay:
+            return
         drivers = (command.driver.replay for command in runbook.commands.values() if command.driver)
         names = {found[1] for text in drivers if (found := _FROM_INPUT.fullmatch(text))}
         for name in sorted(names):
             file = str(inputs.get(name) or SYNTHETIC)
-            if file == SYNTHETIC or self._request.replay:
+            if file == SYNTHETIC:
                 continue
             from vdbg_env.supervisor.request_driver import read_requests  # for requests that were recorded alone
 
