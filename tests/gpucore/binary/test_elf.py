@@ -128,15 +128,11 @@ def test_damaged_bytes_end_in_an_answer_or_a_typed_error(data: st.DataObject) ->
         pass
 
 
-def test_ten_times_as_many_sections_do_not_take_forty_times_as_long() -> None:
-    """A core of a full GPU has 275,000; a look through all of them for each would take a hundred times as long."""
-
-    def cost(count: int) -> float:
-        lanes = [SectionSpec(name=f".cudbg.regs.dev0.sm{i % 132}", type=0x80000005, link=i) for i in range(count)]
-        data = build_elf(ElfSpec(sections=lanes, extended_numbering=True))
-        before = time.process_time()
-        assert Elf(data).sections[count].link == count - 1
-        return time.process_time() - before
-
-    cost(1000)
-    assert cost(275_000) < 40 * cost(27_500)
+def test_the_sections_of_a_full_gpu_are_read_in_seconds() -> None:
+    """A core of a full GPU has 275,000: they take half a second, and a look through all of them for each takes minutes."""
+    count = 275_000
+    lanes = [SectionSpec(name=f".cudbg.regs.dev0.sm{i % 132}", type=0x80000005, link=i) for i in range(count)]
+    data = build_elf(ElfSpec(sections=lanes, extended_numbering=True))
+    before = time.process_time()
+    assert Elf(data).sections[count].link == count - 1
+    assert time.process_time() - before < 30
