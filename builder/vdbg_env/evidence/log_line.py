@@ -17,7 +17,8 @@ MAX_LINE = 64 << 10  # a longer line is looked at up to here; the reason of a cr
 class LogLine(NamedTuple):
     """One line without its wrappings; `process`, `pid`, `rank`, `level` and `stamp` are None where the line has none.
 
-    `writer` is what its wrappings name (pod, process, PID, rank), the same for all lines of a process.
+    `writer` is what its wrappings name (pod, process, PID, rank), the same for all lines of a process; `label` is what
+    kubectl or Compose put before it, `mark` the text that all lines of the writer have, empty without a writer.
     `body` still has its level (`INFO:     Shutting down`), `text` has not. `stamp` sorts by time within one log
     (`MM-DD HH:MM:SS`), `container` is the stamp of the wrapping.
     """
@@ -27,6 +28,8 @@ class LogLine(NamedTuple):
     process: str | None = None
     pid: int | None = None
     writer: str | None = None
+    label: str | None = None
+    mark: str = ""
     rank: int | None = None
     level: str | None = None
     stamp: str | None = None
@@ -122,18 +125,28 @@ def unwrap(raw: str) -> LogLine:
     """Take one raw line out of all its wrappings."""
     whole = plain(raw)
     text, container, label = _out_of_container(whole)
+    mark = label or ""
+    before = text
     text, rank = _out_of_launcher(text)
     if rank is not None:
+        mark = _cut(before, text)
         text, inner, _ = _out_of_container(text)
         container = container or inner
+    before = text
     text, process, pid, said_rank = _out_of_process(text)
+    mark = _cut(before, text) if process else mark
     text, sglang, container = _out_of_sglang(text, container)
-    process = process or sglang
+    if sglang and not process:
+        process, mark = sglang, f"{sglang.replace('_', ' ')}]"
     body = text
     text, level, stamp = _out_of_level(text)
     if text.startswith("(") and process is None:  # Ray puts its own label before vLLM's, vLLM's before its level
+        before = text
         text, process, pid, said_rank = _out_of_process(text)
+        mark = _cut(before, text) if process else mark
     text, level, stamp, torch_rank = _out_of_glog(text, level, stamp)
+    if torch_rank is not None and not mark:
+        mark = f"[rank{torch_rank}]"
     rank = next((seen for seen in (said_rank, torch_rank, rank) if seen is not None), None)
     who = [str(part) for part in (label, process, pid, rank) if part is not None]
     return LogLine(
@@ -142,11 +155,18 @@ def unwrap(raw: str) -> LogLine:
         process=process,
         pid=pid,
         writer=" ".join(who) or None,
+        label=label,
+        mark=mark,
         rank=rank if rank is not None else _rank_in(text, process),
         level=level or _level_in(whole),
         stamp=stamp,
         container=container,
     )
+
+
+def _cut(before: str, after: str) -> str:
+    """Return what was taken off the beginning of a text."""
+    return before[: len(before) - len(after)].strip()
 
 
 def _level_in(line: str) -> str | None:

@@ -31,6 +31,8 @@ AHEAD = 4 << 10  # bytes of the next block that may hold the rest of a wrapped l
 STEADY = 4 << 20  # bytes of a log from which on a faster automaton earns its making (20 ms, 7 MB)
 MAX_JOINED = 12
 _LINES_AROUND = 48  # lines before one that show whether its log is wrapped
+FOLLOWED = 1 << 16  # lines for which those of a process are counted after the last one that was asked for
+MAX_FOLLOWED = 64  # processes
 
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
@@ -67,6 +69,9 @@ class LineScanner:
         self._tail = False  # the last block ended within a line
         self._scanned = 0
         self._sets: dict[frozenset[str], list[bool]] = {}
+        self._lines: list[bytes] = []  # of the block, from line `_first` of the log on
+        self._first = self._here = 1  # the line that was yielded last
+        self._marks: dict[bytes, tuple[int, int, int]] = {}  # lines counted, up to which line, the one last asked for
         self.watch(watched)
 
     @property
@@ -84,6 +89,29 @@ class LineScanner:
         if literals not in self._sets:  # what is looked for changes back and forth between a few sets
             self._sets[literals] = [text in literals for text in self._texts]
         self._watched = self._sets[literals]
+
+    def own_line(self, mark: bytes) -> int:
+        """Return the number of the line yielded last among those that have a mark: only differences mean something.
+
+        Where none of the mark's lines was asked for during so many lines, all lines count.
+        """
+        own, upto, _ = self._marks.pop(mark, (self._here, self._here, 0))
+        own += self._marked(mark, upto, self._here)
+        self._marks[mark] = own, max(upto, self._here), self._here
+        if len(self._marks) > MAX_FOLLOWED:
+            del self._marks[next(iter(self._marks))]
+        return own
+
+    def _marked(self, mark: bytes, after: int, last: int) -> int:
+        gone = self._first - 1 - after
+        lines = self._lines[max(0, -gone) : last + 1 - self._first]
+        return max(0, gone) + sum(mark in line for line in lines)
+
+    def _follow(self, last: int) -> None:
+        """Count the lines of each mark up to the end of the block."""
+        for mark, (own, upto, asked) in self._marks.items():
+            if last - asked <= FOLLOWED:
+                self._marks[mark] = own + self._marked(mark, upto, last), last, asked
 
     def feed(self, chunk: bytes) -> Iterator[Candidate]:
         """Take the next bytes and yield the candidates among the blocks that are complete."""
@@ -118,7 +146,9 @@ class LineScanner:
         whole = text.endswith(b"\n", 0, end)
         own = len(self._context) + ended + (not whole)  # lines before this one are of this block
         lines = [*self._context, *lines, rest]
+        self._lines, self._first = lines, self._line - len(self._context)
         yield from self._candidates(lines, len(self._context), own)
+        self._follow(self._first + own - 1)
         self._line, self._tail = self._line + ended, not whole
         self._context = [line[:AHEAD] for line in lines[:own][-_LINES_AROUND:]]
 
@@ -126,7 +156,6 @@ class LineScanner:
         joined = b"".join(lines)
         widths = list(map(len, lines))
         starts = list(accumulate(widths, initial=0))
-        number = self._line - first
         offset, taken = starts[first], 0  # lines up to `taken` have been yielded
         for literal, begun, ended in self._automaton.find_matches_as_indexes(
             memoryview(joined)[offset:], overlapping=True
@@ -142,7 +171,8 @@ class LineScanner:
             if (behind := place - starts[begin]) > MAX_LINE - AHEAD:
                 data = data[:AHEAD] + data[behind - AHEAD // 2 :]
             taken = starts[end + 1]
-            yield Candidate(number=number + begin, data=data)
+            self._here = self._first + begin
+            yield Candidate(number=self._here, data=data)
 
 
 @lru_cache(2)  # all logs of a run are searched by one
@@ -186,8 +216,8 @@ MAX_PER_RULE = 64
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 FIRST_CLUES, LAST_CLUES = 64, 192
 DETAIL_LINES = 15
-MIXED = 8  # ranks of one machine, whose lines may be mixed
 IGNORED_LINES = 80  # of a traceback that Python prints of an error in a finalizer
+_RECENT = 256  # lines kept among which the last one of a process is looked for
 TELLING = 13  # an exception of a lower precision only says that something else went wrong
 OTHERS = range(3, 6)  # precision of an exception that says that another process, or the user, ended something
 QUOTING = range(6, 10)  # precision of an exception that quotes what another process raised
@@ -200,8 +230,11 @@ _RECOVERED = re.compile(
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?) (?:[\w-]+ ){0,2}?(?:errors?|failures?|exceptions?|faults?)\b|"
     r"[Ii]gnor(?:ing|ed)\b|[Ss]kipp(?:ing|ed)\b|[Nn]on-fatal|[Cc]ontinuing (?:with|without|anyway))"
 )
-# A line of source code, as tracebacks and notebooks quote it, is not the message that it makes.
-CODE = re.compile(r"^\s*(?:-+> ?)?(?:\[?\d+\]?(?:\(\S+\))? +)?(?:raise \w|except \w|msg = |f?\"|warnings\.warn\()")
+# A line of source code, as tracebacks and notebooks quote it, is not the message that it makes, nor is their header.
+CODE = re.compile(
+    r"^Traceback \(most recent call last\):$|"
+    r"^\s*(?:-+> ?)?(?:\[?\d+\]?(?:\(\S+\))? +)?(?:raise \w|except \w|msg = |f?\"|warnings\.warn\()"
+)
 
 _EVIDENCE = {"root", "messenger", "stall", "exception"}
 _COUNTED = {*_EVIDENCE, "cascade", "victim"}
@@ -216,9 +249,9 @@ class Sighting:
     `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it; `passing`: a run can continue
     after it; `cleared`: a good start shows that it was got over.
 
-    `process` wrote the line, `writer` is the same for all lines of a process, `died` is the one whose death it
-    reports. `kernel_text` is the line that names `kernel`, which may be a later one. `fix` is its rule's, with the
-    names that the line has.
+    `process` wrote the line, `writer` is the same for all lines of a process, `own` is its number among these, `label`
+    is that of a pod or container, `died` is the process whose death it reports. `kernel_text` is the line that names
+    `kernel`, which may be a later one. `fix` is its rule's, with the names that the line has.
     """
 
     rule: Rule
@@ -227,6 +260,8 @@ class Sighting:
     text: str
     process: str | None = None
     writer: str | None = None
+    own: int = 0
+    label: str | None = None
     died: str | None = None
     rank: int | None = None
     stamp: str | None = None
@@ -287,19 +322,19 @@ class LogClassifier:
     _rank: int | None = field(init=False)
     _kept: list[Sighting] = field(default_factory=list)
     _cascades: list[Sighting] = field(default_factory=list)
-    _dead: bool = False
+    _dead: set[str | None] = field(default_factory=set)  # pods and containers in which a process died
     _passing: bool = False  # something kept may yet be survived
     _settled: bool = False  # something kept is an answer already, so clues are not needed
     _sets: dict[tuple[bool, frozenset[str]], frozenset[str]] = field(default_factory=dict)
     _unchanged: bool = False  # nothing was kept since the last good start
     _victims: list[Sighting] = field(default_factory=list)
     _counts: Counter[str] = field(default_factory=Counter)
-    _stalls: dict[str, Sighting] = field(default_factory=dict)
+    _stalls: dict[tuple[str, str | None], Sighting] = field(default_factory=dict)
     _first_clues: list[Candidate] = field(default_factory=list)
     _last_clues: deque[Candidate] = field(default_factory=lambda: deque(maxlen=LAST_CLUES))
     _survived: int = 0
     _ignored: dict[str | None, int] = field(default_factory=dict)
-    _exiting: bool = False
+    _exiting: set[str | None] = field(default_factory=set)  # pods and containers that shut down in order
     _well: bool = False
     _settings: dict[str, None] = field(default_factory=dict)
     _release: str | None = None
@@ -326,7 +361,7 @@ class LogClassifier:
             cascades=tuple(self._deaths()),
             victims=tuple(self._victims),
             clues=(*self._first_clues, *self._last_clues),
-            shut_down=self._exiting,
+            shut_down=bool(self._exiting),
             calm=unwrap(decode(self._scanner.last_line)).level in {"INFO", "DEBUG"},
             rank=self._rank,
             worked=self._well,
@@ -372,7 +407,8 @@ class LogClassifier:
         self._look_for_health()
 
     def _look_for_health(self) -> None:
-        self._scanner.alert = not self._well or (not self._dead and (self._passing or bool(self._stalls)))
+        passing = self._passing and any(s.passing and not _concerns(self._dead, s.label) for s in self._kept)
+        self._scanner.alert = not self._well or passing or (bool(self._stalls) and not self._dead)
         settled = any(not s.weak and s.rule.precision >= TELLING for s in self._kept)
         if settled is not self._settled:
             self._settled = settled
@@ -390,31 +426,32 @@ class LogClassifier:
             case "root" | "messenger" | "exception":
                 self._keep(self._sighting(rule, groups, candidate, line))
             case "ignored":
-                self._ignored[line.writer] = candidate.number
-            case "stall" if not self._dead:  # what is dead generates no tokens either
-                known = self._stalls.get(rule.id)
-                self._stalls[rule.id] = (
+                self._ignored[line.writer] = self._own_line(candidate, line)
+            case "stall" if not self._dead:  # what is dead, or waits for what is, generates no tokens either
+                known = self._stalls.get((rule.id, line.label))
+                self._stalls[rule.id, line.label] = (
                     replace(known, count=known.count + 1) if known else self._sighting(rule, groups, candidate, line)
                 )
             case "cascade":
                 self._cascades.append(self._sighting(rule, groups, candidate, line))
-                self._dead = bool(self._deaths())
+                self._dead = {s.label for s in self._deaths()}
             case "victim":
                 self._victims.append(self._sighting(rule, groups, candidate, line))
             case "shutdown":
-                failed = self._dead or any(not s.weak and s.rule.role != "exception" for s in self._kept)
-                self._exiting = self._exiting or not failed
+                broken = (s for s in self._kept if not s.weak and s.rule.role != "exception")
+                if not _concerns(self._dead.union(s.label for s in broken), line.label):
+                    self._exiting.add(line.label)
             case "begin":
-                self._exiting = False
+                self._exiting = {label for label in self._exiting if not _concerns({line.label}, label)}
             case "ready":
                 self._well = True
                 if not self._unchanged:
-                    self._forget(lambda s: s.cleared)
+                    self._forget(line.label, lambda s: s.cleared)
                 self._unchanged = True
             case "progress" | "well":
                 self._well = True
-                if not self._dead and (self._passing or self._stalls or self._first_clues):
-                    self._forget((lambda s: s.passing) if rule.role == "progress" else _of_another)
+                if not _concerns(self._dead, line.label) and (self._passing or self._stalls or self._first_clues):
+                    self._forget(line.label, (lambda s: s.passing) if rule.role == "progress" else _of_another)
             case "detail":
                 self._detail(self._sighting(rule, groups, candidate, line))
             case "setting" if "names" in groups and len(self._settings) < MAX_SETTINGS:
@@ -438,6 +475,8 @@ class LogClassifier:
             text=text,
             process=line.process,
             writer=line.writer,
+            own=self._own_line(candidate, line),
+            label=line.label,
             died=groups.get("process", rule.process),
             rank=self._rank if rank is None else rank,
             stamp=line.container or line.stamp,
@@ -445,27 +484,30 @@ class LogClassifier:
             kernel_text=text if kernel else None,
             fix=rule.fix.format_map(_Named(groups)) if rule.fix else None,
             weak=weak,
-            exiting=self._exiting,
+            exiting=_concerns(self._exiting, line.label),
             passing=weak or rule.role == "stall" or survivable,
             cleared=weak or bool(failure and failure.cleared_by_start),
         )
 
+    def _own_line(self, candidate: Candidate, line: LogLine) -> int:
+        mark = line.mark.encode()
+        return self._scanner.own_line(mark) if mark and mark in candidate.data else candidate.number
+
     def _keep(self, sighting: Sighting) -> None:
         """Keep a root; one that only says that the next line was raised gives way to that line."""
         ignored = self._ignored.pop(sighting.writer, None) if self._ignored else None
-        if sighting.rule.role == "exception" and ignored and sighting.line - ignored <= IGNORED_LINES:
+        if sighting.rule.role == "exception" and ignored and sighting.own - ignored <= IGNORED_LINES:
             return
-        recent = range(len(self._kept) - 1, max(-1, len(self._kept) - 9), -1)
+        recent = range(len(self._kept) - 1, max(-1, len(self._kept) - 1 - _RECENT), -1)
         place = next((place for place in recent if self._kept[place].writer == sighting.writer), None)
         if place is not None:
             last = self._kept[place]
-            between = 1 if sighting.writer is None else MIXED  # lines of others may be between those of one writer
-            apart = sighting.line - last.line
-            if apart <= between and _is_wrapper(last):
+            apart = sighting.own - last.own
+            if apart <= 1 and _is_wrapper(last):
                 del self._kept[place]
                 if sighting.rule.role == "exception":
                     sighting = replace(last, line=sighting.line, text=sighting.text)
-            elif apart <= 2 * between and _is_header(last, sighting):
+            elif apart <= 2 and _is_header(last, sighting):
                 del self._kept[place]
         self._kept.append(sighting)
         self._passing = self._passing or sighting.passing
@@ -476,16 +518,16 @@ class LogClassifier:
         met = {s.rule.id for s in self._cascades}
         return [s for s in self._cascades if s.rule.needs is None or s.rule.needs in met]
 
-    def _forget(self, passed: Callable[[Sighting], bool]) -> None:
-        """Drop what the run has survived, and count it anew should it happen again."""
-        self._stalls.clear()
+    def _forget(self, label: str | None, passed: Callable[[Sighting], bool]) -> None:
+        """Drop what a pod, or a run without any, has survived, and count it anew should it happen again."""
+        self._stalls = {key: s for key, s in self._stalls.items() if not _concerns({label}, s.label)}
         self._first_clues.clear()
         self._last_clues.clear()
         self._unchanged = False
         gone: list[Sighting] = []
         left: list[Sighting] = []
         for sighting in self._kept:
-            (gone if passed(sighting) else left).append(sighting)
+            (gone if _concerns({label}, sighting.label) and passed(sighting) else left).append(sighting)
         if not gone:
             return
         self._survived += len(gone)
@@ -498,15 +540,17 @@ class LogClassifier:
             self._scanner.watch(self._wanted())
 
     def _dismiss(self, reach: int, candidate: Candidate, line: LogLine) -> None:
-        first = candidate.number - reach
-        self._kept = [s for s in self._kept if s.line < first or s.writer != line.writer]
+        first = self._own_line(candidate, line) - reach
+        self._kept = [s for s in self._kept if s.own < first or s.writer != line.writer]
 
     def _detail(self, sighting: Sighting) -> None:
         for index in range(len(self._kept) - 1, -1, -1):
             root = self._kept[index]
-            if sighting.line - root.line > DETAIL_LINES:
+            if root.writer != sighting.writer:
+                continue
+            if sighting.own - root.own > DETAIL_LINES:
                 return
-            if root.writer == sighting.writer and root.rule.how_known is not HowKnown.LOG:
+            if root.rule.how_known is not HowKnown.LOG:
                 if root.kernel is None and sighting.kernel:
                     self._kept[index] = replace(root, kernel=sighting.kernel, kernel_text=sighting.text)
                 return
@@ -517,6 +561,11 @@ class _Named(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         return name.upper()
+
+
+def _concerns(labels: set[str | None], label: str | None) -> bool:
+    """Return whether what happened in some pods or containers concerns a line; one without a label may be of any."""
+    return bool(labels) if label is None else not labels.isdisjoint((None, label))
 
 
 def _excerpt(text: str, rule: Rule) -> str:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.log_line import LogLine, decode, unwrap
+from vdbg_env.evidence.log_line import LogLine, decode, depth_of, unwrap
 from vdbg_env.evidence.triage_rules import NO_FAILURE, OF_A_PEER, UNKNOWN, FailureClass, Remedy, RuleBook, rate
 from vdbg_env.evidence.triage_scan import CODE, MAX_TEXT, TELLING, Candidate, LogEvidence, Sighting, is_weak
 
 if TYPE_CHECKING:
     from gpucore.dwarf import LinesByName
 
-_TRACEBACK = 250  # lines of a traceback, with those of other ranks between them
+_TRACEBACK = 250  # lines of a process around its death that hold the traceback
 _CALM = 40  # lines in order after an exception, from which on the program may have survived it
 _WENT_ON = 0.4
 _SAME_MOMENT = 100  # lines around one with a time that are of about that time
@@ -249,14 +249,22 @@ def _deaths(logs: Sequence[LogEvidence]) -> list[Sighting]:
 def _ending(thrown: Sequence[Sighting], deaths: Sequence[Sighting], writers: int) -> Sighting:
     """Return the first exception of those around the first line that says that a process dies, else the first of all.
 
-    Its traceback may be printed before that line or after it; an exception long before was handled.
+    Its traceback may be printed before that line or after it; an exception long before was handled. One of the process
+    itself, or of one that it waits for, is before those of its peers.
     """
     for death in deaths[:1]:
-        first = death.line - _TRACEBACK * writers
-        near = [s for s in thrown if s.file == death.file and s.line >= first]
+        near = [s for s in thrown if s.file == death.file and _apart(s, death, writers) <= _TRACEBACK]
+        deeper = depth_of(death.process)
+        own = (s for s in near if s.writer == death.writer or depth_of(s.process) > deeper)
         if near:
-            return near[0]
+            return near[0] if death.writer is None else next(own, near[0])
     return thrown[0]
+
+
+def _apart(one: Sighting, death: Sighting, writers: int) -> float:
+    """Return how many lines a process wrote from one to its death, or may have written where another one died."""
+    same = one.writer is not None and one.writer == death.writer
+    return death.own - one.own if same else (death.line - one.line) / writers
 
 
 def _by_exception(

@@ -29,8 +29,12 @@ def counted(form: str) -> Callable[[Lines], Lines]:
     ]
 
 
-def mixed(lines: Lines) -> Lines:
-    """Return the lines as four ranks write them, each in its own order and at its own speed."""
+def mixed(lines: Lines, between: int = 0) -> Lines:
+    """Return the lines as four ranks write them, each in its own order and at its own speed.
+
+    A fifth rank writes some lines after each burst of these.
+    """
+    step = [b"[rank4]: step"] * between
     chance = random.Random(len(lines))
     places = [0] * RANKS
     found = []
@@ -39,6 +43,7 @@ def mixed(lines: Lines) -> Lines:
         for line in lines[places[rank] : places[rank] + chance.randint(1, 9)]:
             found.append(b"[rank%d]: " % rank + line)
             places[rank] += 1
+        found += step
     return found
 
 
@@ -50,6 +55,7 @@ WRAPPINGS: dict[str, Callable[[Lines], Lines]] = {
     "kubectl": each(b"[pod/vllm-0/server] "),
     "journald": counted("Nov 03 {h:02}:{m:02}:{s:02} node-1 vllm[4711]: "),
     "four-ranks": mixed,
+    "four-ranks-far-apart": lambda lines: mixed(lines, 300),
     "four-ranks-coloured-in-kubectl": lambda lines: each(b"[pod/vllm-0/server] \x1b[36m", b"\x1b[0m")(mixed(lines)),
 }
 

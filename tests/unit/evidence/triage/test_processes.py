@@ -1,0 +1,126 @@
+"""Processes that write into one log: each is followed by its own lines, however many others stand between."""
+
+from itertools import chain
+
+import pytest
+
+from tests.support.triage import triage_bytes
+from vdbg_env.evidence.triage_scan import FOLLOWED, LineScanner
+from vdbg_env.evidence.triage_verdict import Triage
+
+FRAMES = ["Traceback (most recent call last):", '  File "worker.py", line 9, in run', "    self.step()"]
+DIED = "WorkerProc hit an exception."
+TOKENS = "INFO 11-03 23:14:09 [loggers.py:1] Avg generation throughput: 81.0 tokens/s, Running: 1 reqs"
+NO_TOKENS = (
+    "INFO 11-03 23:14:09 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, "
+    "Avg generation throughput: 0.0 tokens/s, Running: 3 reqs, Waiting: 0 reqs"
+)
+IMA = "RuntimeError: CUDA error: an illegal memory access was encountered"
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+
+
+def rank(number: int, *texts: str) -> list[str]:
+    """Return lines as a worker of vLLM writes them."""
+    return [f"(Worker_TP{number} pid={100 + number}) ERROR 11-03 23:14:03 [x.py:7] {text}" for text in texts]
+
+
+def others(count: int, *ranks: int) -> list[str]:
+    """Return what other ranks write meanwhile."""
+    return [f"(Worker_TP{ranks[i % len(ranks)]} pid={100 + ranks[i % len(ranks)]}) INFO step {i}" for i in range(count)]
+
+
+def pod(name: str, *texts: str) -> list[str]:
+    return [f"[pod/{name}/server] {text}" for text in texts]
+
+
+def judged(*parts: list[str], chunk: int = 1 << 20) -> Triage:
+    return triage_bytes("".join(f"{line}\n" for part in parts for line in part).encode(), chunk=chunk)
+
+
+def shown(verdict: Triage) -> str:
+    return verdict.root_cause.text if verdict.root_cause else ""
+
+
+@pytest.mark.parametrize("between", [10, 3_000, 30_000])
+def test_the_exception_of_the_process_that_died_is_found_over_a_long_log_of_other_ranks(between: int) -> None:
+    raised = rank(1, *FRAMES, "ValueError: block 7 is not free")
+    late = rank(0, *FRAMES, "AssertionError: rank 1 did not answer")
+    verdict = judged(others(50, 0, 1, 2, 3), raised, others(between, 0, 2, 3), rank(1, DIED), late)
+    assert (shown(verdict), verdict.rank) == ("ValueError: block 7 is not free", 1)
+
+
+@pytest.mark.parametrize("between", [10, 3_000, 30_000])
+def test_an_exception_that_a_process_got_over_is_not_that_of_its_death(between: int) -> None:
+    handled = rank(1, *FRAMES, "ValueError: prompt 3 is too long")
+    cause = rank(1, *FRAMES, "KeyError: 'block 7'")
+    went_on = others(between, 1) + others(between, 0, 2, 3)
+    assert shown(judged(handled, went_on, others(2000, 1), rank(1, DIED), cause)) == "KeyError: 'block 7'"
+
+
+@pytest.mark.parametrize("between", [0, 5, 3_000])
+def test_of_two_tracebacks_that_are_mixed_that_of_the_process_that_died_first_is_shown(between: int) -> None:
+    first, second = rank(1, DIED, *FRAMES, "KeyError: 'block 7'"), rank(2, *FRAMES, "KeyError: 'block 9'", DIED)
+    lines = [first[0]]
+    for at in range(5):  # the second rank's last line is printed before that of the first
+        lines += [second[at], *others(between, 0, 3), *first[at + 1 : at + 2], *others(between, 0, 3)]
+    verdict = judged(others(40, 0, 1, 2, 3), lines, rank(0, *FRAMES, "KeyError: 'block 1'"))
+    assert (shown(verdict), verdict.rank) == ("KeyError: 'block 7'", 1)
+
+
+@pytest.mark.parametrize("between", [0, 100, 30_000])
+def test_a_reason_is_found_below_its_header_and_an_ignored_error_is_ignored(between: int) -> None:
+    header = rank(1, "pydantic_core.ValidationError: 1 validation error for ModelConfig")
+    reason = rank(1, "  Value error, the model is gated [type=value_error, input_value=ArgsKwargs(()), input_type=x]")
+    assert "the model is gated" in shown(judged(header, others(between, 0, 2), reason))
+    finalizer = rank(1, "Exception ignored in: <function Pool.__del__>", *FRAMES)
+    closed = rank(1, "AttributeError: 'Pool' object has no attribute 'queue'")
+    assert "AttributeError" in shown(judged(closed))
+    assert "AttributeError" not in shown(judged(finalizer, others(between, 0, 2), closed))
+
+
+@pytest.mark.parametrize("between", [0, 100, 30_000])
+def test_the_kernel_that_a_process_names_later_is_that_of_its_fault(between: int) -> None:
+    def rank_0(text: str) -> list[str]:
+        return [f"[rank0]: {text}"]
+
+    fault = rank_0("coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)")
+    kernel = rank_0("coredump:   #0\t0x7462c3bac620\t_Z7mykernelPi")
+    meanwhile = [f"[rank{1 + i % 3}]: step {i}" for i in range(between)]
+    assert judged(fault, meanwhile, kernel).kernel == "_Z7mykernelPi"
+
+
+def test_a_pod_that_shuts_down_in_order_excuses_no_failure_of_another() -> None:
+    ends = "INFO:     Shutting down"
+    assert judged(pod("a", TOKENS, ends), pod("b", IMA)).failure.name == "illegal-memory-access"
+    assert judged(pod("a", TOKENS, ends, IMA)).failure.name == "not-a-gpu-failure"
+
+
+def test_what_a_pod_survives_says_nothing_of_another() -> None:
+    assert judged(pod("a", MEMORY), pod("b", TOKENS)).failure.name == "out-of-memory"
+    assert judged(pod("a", MEMORY, TOKENS)).failure.name == "not-a-gpu-failure"
+    died = pod("a", "EngineCore encountered a fatal error.", "KeyError: 'block 7'")
+    assert judged(pod("b", MEMORY), died, pod("b", TOKENS)).failure.name == "not-a-gpu-failure"
+    assert judged(pod("b", MEMORY), died, pod("b", TOKENS)).root_cause is not None
+    assert shown(judged(pod("b", MEMORY), died, pod("b", TOKENS))) == "KeyError: 'block 7'"
+
+
+def test_two_pods_without_tokens_once_each_are_no_stall() -> None:
+    assert judged(pod("a", TOKENS, NO_TOKENS), pod("b", NO_TOKENS)).failed is False
+    assert judged(pod("a", TOKENS, NO_TOKENS, NO_TOKENS)).failure.name == "kernel-hang"
+
+
+@pytest.mark.parametrize("chunk", [61, 4096, 1 << 17])
+def test_lines_of_a_process_are_counted_the_same_however_the_bytes_come(chunk: int) -> None:
+    parts = rank(1, *FRAMES, "ValueError: x"), others(4000, 0, 1, 2), rank(1, DIED), rank(0, *FRAMES, "KeyError: 'y'")
+    assert judged(*parts, chunk=chunk) == judged(*parts)
+
+
+def test_a_process_that_says_nothing_for_long_is_no_longer_followed() -> None:
+    def apart(between: int) -> int:
+        scanner = LineScanner(["DIED"], [])
+        text = b"\n".join([b"pid=1 DIED", *[b"pid=2 step"] * between, b"pid=1 DIED\n"])
+        first, last = (scanner.own_line(b"pid=1") for _ in chain(scanner.feed(text), scanner.finish()))
+        return last - first
+
+    assert apart(5) == apart(FOLLOWED - 20_000) == 1
+    assert apart(4 * FOLLOWED) > FOLLOWED
