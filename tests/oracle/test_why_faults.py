@@ -29,3 +29,11 @@ def test_threads_that_load_what_others_changed_contradict_nothing(arch: int, tmp
     outcome = prove_faults(*tools, tmp_path, arch, range(211, 212), faults=8, mutations=4)
     assert outcome.faults == 8 and outcome.index + outcome.weak_index == 8
     assert outcome.lies == [] and not outcome.others, outcome.examples
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_a_register_that_a_guard_may_not_have_written_counts_where_the_guard_holds(tmp_path: Path) -> None:
+    tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")  # seed 1 loads an index under the guard of the access
+    outcome = prove_faults(*tools, tmp_path, 80, range(1, 2), faults=6)
+    assert outcome.faults == 6 and outcome.lies == [] and outcome.index == 6

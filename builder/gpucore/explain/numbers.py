@@ -22,6 +22,8 @@ from gpucore.explain.algebra import (
     atom,
     inside,
     join,
+    most,
+    of,
     pair,
     split_by,
 )
@@ -46,6 +48,7 @@ _LANES_TO_CONFIRM: Final = 4
 _LEAST_AGREEMENT: Final = 30  # registers, before one is called wrong
 _MOST_CARRIERS: Final = 40
 _MOST_WRITES: Final = 64
+_LARGEST_STEP: Final = 1 << 12  # a variable then has its first value again after a million turns
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class _State:
     how: dict[Atom, How] = field(default_factory=dict)
     used: set[Resource] = field(default_factory=set)
     agree: int = 0
+    first_turn: bool | None = None
+    """Whether it is in the first turn of all loops around the access; None until that is asked."""
     wrong: list[tuple[Resource, int, int]] = field(default_factory=list)
 
 
@@ -125,7 +130,8 @@ class Numbers:
 
         `shared` are values of all threads that are known before. `likely` counts too what is likely and not certain,
         which may confirm a number and never gives one: the registers that the failed access would have written still
-        hold what they had, and threads that load from one address get one value.
+        hold what they had, threads that load from one address get one value, and those that stand together are in the
+        same turn of a loop.
         """
         self.address, self.snapshot, self._but, self._likely = address, snapshot, but, likely
         self._whole = whole
@@ -212,7 +218,7 @@ class Numbers:
         for k, state in enumerate(self._states):
             values = self._evaluate(state)
             try:
-                runs = all(values.of_atom(c) for c in own)
+                runs = any(self._may_be_later(state, c) for c in own) or all(values.of_atom(c) for c in own)
             except Unknown:
                 runs = True
             if state.lane.failed and (runs or self.disagree):
@@ -220,20 +226,36 @@ class Numbers:
         return found
 
     def value(self, p: Poly, lane: int | None = None) -> int | None:
-        """Return the value of a formula for a thread; None where it is not known, or anything disagrees."""
+        """Return the value of a formula for a thread; None where it is not known, or anything disagrees.
+
+        For the thread that is explained it may be one that is likely alone, which `by_one_register` says.
+        """
+        found = self._certain(p, lane)
+        likely = self._if_likely if found is None and lane is None else None
+        return found if likely is None else likely._certain(p, self.chosen)
+
+    @cached_property
+    def _if_likely(self) -> Numbers | None:
+        """The same with what is likely and not certain; None where that is of no use."""
+        useful = self._whole is None and self.snapshot.faulted and self._states and not self.disagree
+        return Numbers(self.address, self.snapshot, self, likely=True) if useful else None
+
+    def _certain(self, p: Poly, lane: int | None = None) -> int | None:
         if self.disagree or not self._states:
             return None
-        lane = self.chosen if lane is None else lane
+        state = self._states[self.chosen if lane is None else lane]
+        if any(self._may_be_later(state, a) for a in p.atoms()):
+            return None
         try:
-            return self._evaluate(self._states[lane]).of(p)
+            return self._evaluate(state).of(p)
         except Unknown:
             return None
 
     def how(self, p: Poly, lane: int | None = None) -> How | None:
         """Return how a value is known."""
-        lane = self.chosen if lane is None else lane
         if self.value(p, lane) is None:
             return None
+        lane = self.chosen if lane is None else lane
         state = self._states[lane]
         if lane == self.chosen and self.by_one_register(p):
             return "one register"
@@ -254,9 +276,9 @@ class Numbers:
         A value is confirmed if it comes out the same without any one of the registers that it was solved from: if one
         register of the core is wrong, whichever it is, a confirmed value is right, or the registers disagree.
         """
-        value = self.value(p)
+        value = self._certain(p)
         if value is None:
-            return False
+            return self.value(p) is not None
         state = self._states[self.chosen]
         if not state.used and not self._shared_by:
             return False
@@ -288,12 +310,12 @@ class Numbers:
         """Return the address that each thread accessed, but for those that one register alone carries."""
         found: list[tuple[Lane, int]] = []
         formula = self.address.formula
-        own = self.value(formula)
+        own = self._certain(formula)
         if own is not None and self._depends(formula, own, self._shared_by):
             return found
         for k in self.accessing():
             state = self._states[k]
-            value = self.value(formula, k)
+            value = self._certain(formula, k)
             alone = replace(self.snapshot, lanes=(state.lane,))
             if value is not None and all(
                 any(
@@ -307,7 +329,13 @@ class Numbers:
 
     def held_address(self) -> int | None:
         """Return the address in the first thread's registers, where they still hold it."""
-        return self._held_address(self._states[self.chosen]) if self._states and not self.disagree else None
+        if not self._states or self.disagree:
+            return None
+        state = self._states[self.chosen]
+        if any(self._may_be_later(state, a) for a in self.address.formula.atoms()):
+            return None
+        pointer = self._held_pair(state)
+        return pointer[1] if pointer is not None else None
 
     # What the core says.
 
@@ -363,7 +391,6 @@ class Numbers:
         n, code = self.address.instruction, self._code
         straight = code.block_of(at) == code.block_of(n) and at >= n
         later = None if straight else self._reachable_from(n)
-        loose = self._later_turns(at)
         registers: list[Resource] = [Register("R", k) for k in range(255)]
         registers += [Register("UR", k) for k in range(len(self.snapshot.uniform))]
         found: list[tuple[Resource, Poly]] = []
@@ -371,16 +398,15 @@ class Numbers:
             site = code.definition(r, at if straight else n)
             if self._overdue(site):
                 site = code.definition(r, n)
-            if self._may_be_unwritten(site, r) or (later is not None and self._defined_in(r, n, later)):
+            if later is not None and self._defined_in(r, n, later):
                 continue
-            block = site.at if site.kind == "phi" else code.block_of(site.at)
-            if block in loose or (site.kind == "instruction" and not self._arrived(site, r, at if straight else n)):
+            if site.kind == "instruction" and not self._arrived(site, r, at if straight else n):
                 continue
             try:
                 p = self._values.run(lambda site=site, r=r: self._values.value_of(site, r))  # type: ignore[misc]
             except TooLarge:
                 continue
-            if len(inside(p)) <= _MOST_ATOMS:
+            if len(inside(p)) <= _MOST_ATOMS and (_says_when_written(p) or not self._may_be_unwritten(site, r)):
                 found.append((r, p))
         return found
 
@@ -426,14 +452,66 @@ class Numbers:
         own = code.block_of(n)
         return any(code.block_of(m) in blocks or (code.block_of(m) == own and m >= n) for m in code.definitions_of(r))
 
-    def _later_turns(self, at: int) -> frozenset[int]:
-        """Return the blocks of a loop that a store may have run on in for more turns: their values are later ones."""
-        n, code = self.address.instruction, self._code
-        if self.address.direction == "read" or at == n:
-            return frozenset()
-        own = code.block_of(n)
-        bodies = [body for body in code.loops.values() if own in body]
-        return frozenset().union(*bodies)
+    # Stores that did not stop their loop.
+
+    def _loops_around(self) -> dict[int, frozenset[int]]:
+        own = self._code.block_of(self.address.instruction)
+        return {header: body for header, body in self._code.loops.items() if own in body}
+
+    def _may_be_later(self, state: _State, a: Atom) -> bool:
+        """Say whether a value may be that of a later turn of a loop than the one whose access failed.
+
+        A store stops nothing, so its thread may have run on for more turns. What registers then hold is of the turn
+        where it stands: that is the one that failed if it is the first, and for what is the same in all turns.
+        """
+        if self.address.direction == "read" or state.lane.at == self.address.instruction:
+            return False
+        loops = self._loops_around()
+        body = frozenset[int]().union(*loops.values())
+        return bool(body) and bool(self._values.varying(of(a), body)) and not self._is_first_turn(state)
+
+    def _is_first_turn(self, state: _State) -> bool:
+        """Say whether a thread is in the first turn of every loop around the access."""
+        if state.first_turn is None:
+            state.first_turn = self._shows_first_turn(state)
+        return state.first_turn
+
+    def _shows_first_turn(self, state: _State) -> bool:
+        return all(
+            any(self._start(a, state) == state.known[a] for a in self._variables(header, state))
+            for header in self._loops_around()
+        )
+
+    def _variables(self, header: int, state: _State) -> list[Atom]:
+        return [a for a in state.known if a.kind == "phi" and a.args[0] == header]
+
+    def _lend_turn(self) -> bool:
+        """Put threads in the first turn that stand where another one is in it; says whether that told anything new."""
+        new = False
+        for first in self._states if self.address.direction != "read" else ():
+            if not self._shows_first_turn(first):
+                continue
+            for header in self._loops_around():
+                variables = self._variables(header, first)
+                for state in self._states:
+                    if state.lane.at != first.lane.at or self._variables(header, state):
+                        continue
+                    for a in variables:
+                        start = self._start(a, state)
+                        if start is not None:
+                            state.known[a], state.how[a], new = start, "solved", True
+        return new
+
+    def _start(self, a: Atom, state: _State) -> int | None:
+        """Return what a variable that each turn of a loop moves has in the first turn alone; None where not known."""
+        if a.bits != 32:
+            return None
+        loop = self._values.loop(a)
+        if len(loop.starts) != 1 or len(loop.steps) != 1 or loop.others or not loop.fixed:
+            return None
+        values = self._evaluate(state)
+        start, step = (_value_or_none(p, values) for p in (loop.starts[0], loop.steps[0]))
+        return start if step and step & -step <= _LARGEST_STEP else None
 
     def _arrived(self, site: Site, r: Resource, at: int) -> bool:
         """Say whether what an instruction writes is certainly in the register: a load may still be under way."""
@@ -476,7 +554,7 @@ class Numbers:
             for a, value in state.known.items()
             if a.kind == "load" and (at := self._loaded_at(a, state)) is not None
         }
-        new = False
+        new = self._lend_turn()
         for state in self._states:
             for a in dict.fromkeys(a for a, _ in loaded):
                 at = None if a in state.known else self._loaded_at(a, state)
@@ -670,10 +748,6 @@ class Numbers:
 
     # The address in registers.
 
-    def _held_address(self, state: _State) -> int | None:
-        pointer = self._held_pair(state)
-        return pointer[1] if pointer is not None else None
-
     def _held_pair(self, state: _State) -> tuple[tuple[Resource, ...], int] | None:
         """Return the registers of the address operand and the address, where they still hold it."""
         n, code = self.address.instruction, self._code
@@ -681,8 +755,6 @@ class Numbers:
         if at is None or code.block_of(at) != code.block_of(n) or at < n:
             return None
         memory = addressed(code.instructions[n])
-        if self._later_turns(at):
-            return None
         total, registers = memory.offset, []
         for register, count, scale in (
             (memory.base, memory.base_count, memory.scale),
@@ -705,6 +777,11 @@ class Numbers:
         return tuple(registers), total & (MASK64 if wide else MASK32)
 
 
+def _says_when_written(p: Poly) -> bool:
+    """Say whether a value is a choice between values that are known, or else what was there before the function."""
+    return p.single is not None and p.single.kind == "select" and not any(a.kind == "phi" for a in inside(p))
+
+
 def _undone(a: Atom, value: int, values: Values) -> tuple[Poly, int] | None:
     """Return the part of an operation that its value decides, and the value of that part; None where several can be."""
     kind, width = a.kind.removesuffix("64"), a.bits
@@ -714,6 +791,11 @@ def _undone(a: Atom, value: int, values: Values) -> tuple[Poly, int] | None:
         condition, first, second = a.args
         assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
         return (first if values.of_atom(condition) else second), value
+    if kind in {"sgxt", "ugxt"}:
+        inner, bits = a.args
+        assert isinstance(inner, Poly) and isinstance(bits, Poly)
+        field = (1 << (bits.constant or 0)) - 1
+        return (inner, value & field) if bits.constant and most(inner) <= field else None
     if kind not in {"smin", "smax", "umin", "umax", "xor"}:
         return None
     parts = [x for x in a.args if isinstance(x, Poly)]

@@ -521,9 +521,9 @@ class Slice:
         others: list[Poly] = []
         for value in dict.fromkeys(turns):
             step = value - me
-            if value == me:
-                continue
             (others if a in inside(step) or any(h in inside(step) for h in halves) else steps).append(step)
+        if not any(step.terms for step in (*steps, *others)):  # it never changes
+            steps.clear()
         if others:
             others = [s + me for s in others]
         body = self.code.loops.get(block, frozenset())
@@ -568,9 +568,9 @@ class Slice:
             return None
         (start,) = loop.starts
         turn = loop.others[0] if loop.others else start
-        if self._varying(start, body):
+        if self.varying(start, body):
             return None
-        counters = self._varying(turn, body)
+        counters = self.varying(turn, body)
         if not counters:
             return start if turn == start else None
         counter = counters[0]
@@ -591,8 +591,8 @@ class Slice:
         except TooLarge:
             return None
 
-    def _varying(self, p: Poly, body: frozenset[int]) -> list[Atom]:
-        """Return what need not be the same in all turns of a loop."""
+    def varying(self, p: Poly, body: frozenset[int]) -> list[Atom]:
+        """Return what need not be the same in all turns of a loop of these blocks."""
         return [x for x in inside(p) if x.kind in {"shfl", "any", "ballot"} or not self.is_fixed(x, body)]
 
     def is_fixed(self, a: Atom, body: frozenset[int]) -> bool:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from gpucore import CodeMap
 from gpucore.explain import Program, Why, explain_place, explain_wait, wait_json, wait_text, why_json, why_text
 from gpucore.explain.address import access_of
-from gpucore.explain.algebra import Atom, atom, inside
+from gpucore.explain.algebra import Atom, atom, inside, leaf
+from gpucore.explain.code import Code, Routine
 from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.fault import choose_thread
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
@@ -339,6 +340,63 @@ def test_a_value_that_one_register_alone_carries_is_marked() -> None:
     assert why_json(alone)["value_how_known"] == "one register"
     assert "row = -1 (by one register alone)" in "\n".join(why_text(alone))
     assert not alone.numbers_judged()
+
+
+def stored(turn: int) -> tuple[Why, Snapshot]:
+    """Return the store of `gather` by four threads that stand behind it in a turn of its loop, counted from 0."""
+    why = the_access("gather", "STG")
+    words = (0x1000, 0x7F20, 0x60000000, 0x7F12, 0x40, 0x7F33, 4096, 1000)
+    leaves = {atom("bank", 0, 0x210 + 4 * k, 4): word for k, word in enumerate(words)}
+    leaves |= {atom("special", name): value for name, value in SPECIAL.items()}
+    leaves |= {atom("special", f"blockIdx.{x}"): v for x, v in zip("xyz", BLOCK, strict=True)}
+    loads = [one.address.instruction for one in answers("gather") if one.address.opcode == "LDG"]
+    leaves |= {atom("load", n, 0, ""): 3 for n in loads}
+    (variable,) = [a for a in inside(why.address.formula) if a.kind == "phi"]
+    lanes = [snapshot(why, {**leaves, variable: k + 128 * turn}, later=1).lanes[k] for k in range(4)]
+    return why, Snapshot(BLOCK, tuple(lanes), (), SPECIAL, struct.pack("<8I", *words))
+
+
+def test_a_store_in_a_loop_has_an_index_where_its_thread_is_still_in_the_first_turn() -> None:
+    why, held = stored(turn=0)
+    first = with_numbers(why, held)
+    assert first.index_as_fact == 5 * 1000
+    assert first.value_of_address == 0x7F2000001000 + 4 * 5 * 1000
+    assert first.numbers is not None
+    assert [value - 0x7F2000001000 for _, value in first.numbers.addresses()] == [4 * (5000 + k) for k in range(4)]
+
+
+@pytest.mark.parametrize("turn", [1, 3])
+def test_a_store_whose_thread_ran_on_for_more_turns_has_no_index(turn: int) -> None:
+    why, held = stored(turn)
+    later = with_numbers(why, held)
+    assert later.numbers is not None
+    assert later.numbers.disagree == 0
+    assert (later.index, later.value_of_address, later.numbers.addresses()) == (None, None, [])
+    assert why_json(later)["base"]["value"] == 0x7F2000001000  # type: ignore[index]
+    for register, bit in ((r, b) for r in range(16) for b in (0, 7, 31)):
+        general = list(held.lanes[0].general)
+        general[register] ^= 1 << bit
+        lanes = (replace(held.lanes[0], general=tuple(general)), *held.lanes[1:])
+        assert with_numbers(why, replace(held, lanes=lanes)).index_as_fact is None
+
+
+def test_a_loop_of_which_some_turns_move_nothing_has_no_one_step() -> None:
+    rows = (
+        ("", "S2R", "R2,SR_TID.X"), ("", "MOV", "R0,RZ"), ("", "ISETP.GE.AND", "P0,PT,R0,c[0x0][0x160],PT"),
+        ("P0", "EXIT", ""), ("", "ISETP.GE.AND", "P1,PT,R2,R0,PT"), ("P1", "BRA", "0x20"),
+        ("", "IADD3", "R0,R0,0x1,RZ"), ("", "BRA", "0x20"),
+    )  # fmt: skip
+    written = [
+        {"opcode": opcode, "operands": operands, **({"predicate": guard} if guard else {})}
+        for guard, opcode, operands in rows
+    ]
+    listing = [{}, [{"function-name": "f", "start": 0, "length": 128, "sass-instructions": written}]]
+    (function,) = read_listings(json.dumps(listing))
+    routine = Routine("f", 0, 128)
+    values = Slice(Code(function.instructions, [routine], routine), lambda *at: leaf("bank", *at), kernel=True)
+    variable = values.register(Register("R", 0), 2).single
+    assert variable is not None
+    assert {step.constant for step in values.loop(variable).steps} == {0, 1}
 
 
 def test_a_loop_that_polls_a_flag_says_what_it_waits_for() -> None:

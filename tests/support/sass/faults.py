@@ -28,7 +28,7 @@ from tests.support.sass.machine import Machine, Touch
 from tests.support.sass.operands import signed
 from tests.support.sass.programs import Program, compare_accesses, layout, thread_of
 from tests.support.sass.published import Evaluator, Leaves, NotKnown, watched
-from tests.support.sass.stopped import Lane, Stopped, stop
+from tests.support.sass.stopped import FAR, Lane, Stopped, stop
 from tests.support.sass.witness import pointers_of, specials
 
 BAD: Final = (-1, 0x7FFFFFFF, 0x3F800000, 1 << 24, -(1 << 22), 0x64636261)
@@ -132,7 +132,7 @@ def _stopped(
         inside = any(base <= touch.address < base + REACH for base in valid)
         return inside or touch.space not in ("global", "generic")
 
-    stopped = stop(machine, threads, allowed, run_on=rng.choice((0, 0, 1, 3, RUNS_ON)))
+    stopped = stop(machine, threads, allowed, run_on=rng.choice((0, 0, 1, 3, RUNS_ON, rng.randrange(FAR, 8 * FAR))))
     if stopped is None or stopped.offset not in ways or len(stopped.calls) > 1:
         return None
     return Planted(program, name, launch, stopped, tuple(ways[stopped.offset]), what)

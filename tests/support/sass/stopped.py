@@ -11,6 +11,7 @@ from tests.support.sass.listing import Line, Operand
 from tests.support.sass.machine import Endless, Machine, Thread, Touch, Unsupported
 
 _HELD: Final = 255  # registers of a thread
+FAR: Final = 20  # a store runs on through branches for more instructions than that
 _STOPS: Final = frozenset(("BRA", "EXIT", "CALL", "RET", "BAR", "WARPSYNC", "BSYNC", "BRX", "JMP", "ATOMS", "ATOMG"))
 
 
@@ -90,7 +91,8 @@ def _run_on(machine: Machine, thread: Thread, offset: int, count: int) -> int:
     """Run a thread on after the access that never returns; returns where it stands then.
 
     It goes no further than to the first instruction that needs the result, or that a warp waits at. Of the loads on the
-    way nothing has arrived: what they write stays as it was.
+    way nothing has arrived: what they write stays as it was. A store stops nothing: its thread also goes round its
+    loop, if the count allows it, and all loads arrive on the way.
     """
     first = machine.code.lines[offset // 16]
     waiting = {("R", 256)}
@@ -100,8 +102,15 @@ def _run_on(machine: Machine, thread: Thread, offset: int, count: int) -> int:
         }
     thread.observe = None
     at = offset + 16
+    far = count > FAR and first.name.startswith("ST")
     for _ in range(count):
         line = machine.code.lines[at // 16]
+        if far:
+            if line.name in _STOPS - {"BRA", "BSYNC"}:
+                break
+            following = None if line.name.startswith(("ST", "RED")) else machine.operation(at // 16)(thread)
+            at = at + 16 if following is None else 16 * following
+            continue
         if line.name in _STOPS or _registers(line) & waiting:
             break
         if line.name.startswith("LD") and not line.name.startswith("LDC"):
