@@ -30,8 +30,7 @@ from gpucore.core_layout import (
     thread_state,
 )
 from gpucore.core_reader import CoreSections, Cta, Device, Dim3, GpuCore, Module, Sm, Warp, read_core
-from gpucore.cubin import ParameterPlace, ParameterTable, read_parameter_table
-from gpucore.elf import Buffer
+from gpucore.elf import Buffer, ParameterPlace, ParameterTable, read_parameter_table
 from gpucore.errors import UnreadableBinary
 from gpucore.mangling import demangle, parameter_types
 

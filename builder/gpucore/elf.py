@@ -1,5 +1,7 @@
 """Reads 64-bit little-endian ELF: sections and symbols of host libraries, cubins and GPU core dumps alike.
 
+Also what ptxas notes of a kernel in a section: its parameters, and where its indirect branches lead.
+
 Layout: System V gABI chapter 4. A GPU core has one section per register file of each lane, easily 275,000 of them, and
 a wheel holds thousands of cubins, so headers are unpacked in one sweep and names are decoded only when asked for.
 Every offset is from the file and is checked against it; what does not fit raises UnreadableBinary.
@@ -157,11 +159,18 @@ class Elf:
 
     @property
     def accelerated(self) -> bool:
-        """Whether e_flags mark an architecture with a letter, such as sm_90a; not every ptxas sets this.
+        """Whether a cubin is for an architecture with a letter, such as sm_90a, by e_flags or `.nv.compat`.
 
-        LLVM's ELF.h: EF_CUDA_ACCELERATORS_V1 with OSABI 0x33, EF_CUDA_ACCELERATORS with 0x41.
+        LLVM's ELF.h: EF_CUDA_ACCELERATORS_V1 with OSABI 0x33, EF_CUDA_ACCELERATORS with 0x41. Not every ptxas sets
+        them.
+
+        Raises UnreadableBinary when the section is not within the file.
         """
-        return bool(self.flags & (0x800 if self._is_of_cuda_12 else 0x8))
+        if self.flags & (0x800 if self._is_of_cuda_12 else 0x8):
+            return True
+        section = self.section(".nv.compat")
+        noted = _attributes(self.contents(section)) if section else ()
+        return any(attribute == _ONE_ARCHITECTURE and value[:1] == b"\1" for attribute, value in noted)
 
     @property
     def _is_of_cuda_12(self) -> bool:
@@ -342,6 +351,94 @@ def _occurrences(haystack: bytes, needle: bytes) -> Iterator[int]:
     while place >= 0:
         yield place
         place = haystack.find(needle, place + 1)
+
+
+# Reads what ptxas notes of a cubin and its kernels in `.nv.info.KERNEL` and `.nv.compat`.
+#
+# Both are rows of a format byte, an attribute byte, and a value: two bytes, or a 16-bit length and as many bytes. The
+# format is not published; attributes and layouts were compared with `cuobjdump -elf` 13.x on cubins for sm_80 to
+# sm_120.
+
+
+_SIZED: Final = 4
+_PARAMETERS_AT: Final = 0x0A  # EIATTR_PARAM_CBANK
+_PARAMETER: Final = 0x17  # EIATTR_KPARAM_INFO: size in the upper 14 bits
+_PARAMETER_V2: Final = 0x45  # EIATTR_KPARAM_INFO_V2, where a kernel has over 4 KiB of them: size in the lower 16 bits
+_BRANCH_TARGETS: Final = 0x34  # EIATTR_INDIRECT_BRANCH_TARGETS: words: place, 0, how many, each
+_ONE_ARCHITECTURE: Final = 0x09  # of .nv.compat: 1 for sm_90a and its like
+_PARAMETER_ROW: Final = struct.Struct("<IHHI")
+_BANK: Final = struct.Struct("<IHH")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterPlace:
+    """Where a kernel's parameter is: bytes from the start of all parameters, and its size in bytes."""
+
+    ordinal: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterTable:
+    """The parameters of a kernel, in order; `bank_offset` is where they start in constant bank 0."""
+
+    parameters: tuple[ParameterPlace, ...]
+    bank_offset: int | None
+    size: int | None
+
+
+def read_parameter_table(elf: Elf, kernel: str) -> ParameterTable | None:
+    """Return the parameter table of a kernel, by its mangled name; None where the cubin has none for it.
+
+    Raises UnreadableBinary when the section is not within the file.
+    """
+    section = elf.section(f".nv.info.{kernel}")
+    if section is None:
+        return None
+    found: dict[int, ParameterPlace] = {}
+    bank_offset = size = None
+    for attribute, value in _attributes(elf.contents(section)):
+        if attribute in (_PARAMETER, _PARAMETER_V2) and len(value) >= _PARAMETER_ROW.size:
+            _index, ordinal, offset, packed = _PARAMETER_ROW.unpack_from(value)
+            taken = packed >> 18 if attribute == _PARAMETER else packed & 0xFFFF
+            found[ordinal] = ParameterPlace(ordinal=ordinal, offset=offset, size=taken)
+        elif attribute == _PARAMETERS_AT and len(value) >= _BANK.size:
+            _symbol, bank_offset, size = _BANK.unpack_from(value)
+    places = tuple(found[ordinal] for ordinal in sorted(found))
+    return ParameterTable(parameters=places, bank_offset=bank_offset, size=size)
+
+
+def read_branch_targets(elf: Elf, function: str) -> dict[int, tuple[int, ...]]:
+    """Return where each indirect branch (BRX, JMX) of a function's section may lead, by the branch's own offset.
+
+    Offsets are in bytes from the start of the section. Empty where the cubin does not say.
+    Raises UnreadableBinary when the section is not within the file.
+    """
+    section = elf.section(f".nv.info.{function}")
+    found: dict[int, tuple[int, ...]] = {}
+    for attribute, value in _attributes(elf.contents(section)) if section else ():
+        if attribute == _BRANCH_TARGETS:
+            words = struct.unpack_from(f"<{len(value) // 4}I", value)
+            while len(words) >= 3 and 0 < words[2] <= len(words) - 3:
+                found[words[0]] = words[3 : 3 + words[2]]
+                words = words[3 + words[2] :]
+    return found
+
+
+def _attributes(data: Buffer) -> Iterator[tuple[int, bytes]]:
+    """Yield attributes and their values up to the first that is not whole."""
+    at = 0
+    while at + 4 <= len(data):
+        form, attribute, length = struct.unpack_from("<BBH", data, at)
+        at += 4
+        if form != _SIZED:
+            yield attribute, bytes(data[at - 2 : at])
+        elif at + length <= len(data):
+            yield attribute, bytes(data[at : at + length])
+            at += length
+        else:
+            return
 
 
 # Reads `ar` archives (`.a`, static libraries): each member's name and bytes.

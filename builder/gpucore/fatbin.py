@@ -21,7 +21,7 @@ from typing import Final
 import lz4.block
 import zstandard
 
-from gpucore.cubin import TABLES_START, is_for_one_architecture
+from gpucore.cubin import TABLES_START
 from gpucore.elf import (
     ELF_MAGIC,
     EM_CUDA,
@@ -685,4 +685,4 @@ def _suffix_flag(elf: Elf) -> int:
         case b"a":
             return EntryFlag.ARCH_SPECIFIC
         case _:
-            return EntryFlag.ARCH_SPECIFIC if elf.accelerated or is_for_one_architecture(elf) else 0
+            return EntryFlag.ARCH_SPECIFIC if elf.accelerated else 0

@@ -27,9 +27,8 @@ from typing import Final
 import zstandard
 
 from gpucore.code_identity import HASH_SIZE, INSTRUCTION, PatchedField, stable_name
-from gpucore.cubin import ParameterPlace
 from gpucore.dwarf import Chain, SourceFrame
-from gpucore.elf import Buffer
+from gpucore.elf import Buffer, ParameterPlace
 from gpucore.errors import UnreadableBinary
 from gpucore.mangling import demangle
 

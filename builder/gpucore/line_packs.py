@@ -16,9 +16,8 @@ from typing import Final, TypeVar
 from gpucore import line_pack
 from gpucore.code_identity import HASH_SIZE, CodeIdentity, code_hash, code_of, identify, stable_name
 from gpucore.code_map import CodeMap, Function
-from gpucore.cubin import read_parameter_table
 from gpucore.dwarf import UNKNOWN, LineTable, OtherHeaders, Rows, Unit
-from gpucore.elf import Buffer
+from gpucore.elf import Buffer, read_parameter_table
 from gpucore.errors import UnreadableBinary
 from gpucore.line_pack import (
     CODE_ROW,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpucore import Elf, EntryKind, find_device_code
-from gpucore.cubin import read_branch_targets
+from gpucore.elf import read_branch_targets
 from gpucore.sass import Unread, control_flow, decode, definitions, read_listings
 from tests.support.toolchain import cuda_tool
 

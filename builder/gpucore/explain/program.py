@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from gpucore.code_map import CodeMap, Function
-from gpucore.cubin import ParameterTable, read_branch_targets, read_parameter_table
 from gpucore.dwarf import Chain, Place
+from gpucore.elf import ParameterTable, read_branch_targets, read_parameter_table
 from gpucore.errors import UnreadableBinary
 from gpucore.explain.algebra import Poly, constant, leaf
 from gpucore.explain.code import Code, Routine

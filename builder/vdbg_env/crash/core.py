@@ -33,6 +33,8 @@ from vdbg_env.common.console import counted, json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.places import (
+    AddressWhy,
+    Explainer,
     SourceLines,
     borrowed_lines,
     chain_doubt,
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
     from gpucore.dwarf import BorrowedLines, Place
     from vdbg_env.crash.line_packs import PackedLines
     from vdbg_env.crash.memory_map import MemoryMap
-    from vdbg_env.crash.why import AddressWhy
 
 _MOST_PLACES: Final = 12
 _MOST_FAULTS: Final = 8
@@ -160,8 +161,6 @@ def explained(
     waiting = [] if read.faults else [g.state == "running" and g.location is not None for g in read.warp_groups]
     if not any(waiting) and not any(fault.pc is not None and fault.precise for fault in read.faults):
         return told
-    from vdbg_env.crash.why import Explainer  # loaded for a dump with something to explain alone
-
     explainer, sections = Explainer(source), CoreSections(data)
     if any(waiting):
         waits = tuple(

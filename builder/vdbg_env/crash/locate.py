@@ -32,6 +32,8 @@ from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, BinarySource, CoreFiles, SourceFiles, Tell, done
 from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.places import (
+    AddressWhy,
+    Explainer,
     SourceLines,
     borrowed_lines,
     chain_doubt,
@@ -45,7 +47,6 @@ from vdbg_env.crash.places import (
 if TYPE_CHECKING:
     from vdbg_env.crash.memory_files import Owners
     from vdbg_env.crash.memory_map import MemoryMap
-    from vdbg_env.crash.why import AddressWhy
 
 _MOST_NAMES: Final = 200_000
 _MOST_ALIKE: Final = 64
@@ -294,8 +295,6 @@ class _Search:
         """Explain the access at a place; copies of a kernel in other cubins, and more than are shown, are not again."""
         key = found.arch, found.function, found.location.offset
         if key not in self._explained and len(self._explained) < _MOST_SHOWN:
-            from vdbg_env.crash.why import Explainer  # loaded once a place is found
-
             explainer = Explainer(self._sources.text)
             self._explained[key] = explainer.place(code, place)
             self.notes += [note for note in explainer.notes if note not in self.notes]

@@ -28,7 +28,7 @@ from vdbg_env.crash.memory_map import (
 from vdbg_env.crash.memory_snapshot import LARGEST_SNAPSHOT, PICKLE, read_snapshot
 
 if TYPE_CHECKING:
-    from vdbg_env.crash.why import AddressWhy
+    from vdbg_env.crash.places import AddressWhy
     from vdbg_env.evidence.system import Xid
 
 _NAMES: Final = "memory-map*.json"

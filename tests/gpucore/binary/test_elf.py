@@ -129,7 +129,7 @@ def test_damaged_bytes_end_in_an_answer_or_a_typed_error(data: st.DataObject) ->
 
 
 def test_the_sections_of_a_full_gpu_are_read_in_seconds() -> None:
-    """A core of a full GPU has 275,000: they take half a second, and a look through all of them for each takes minutes."""
+    """A core of a full GPU has 275,000: half a second, or minutes where all of them are looked through for each."""
     count = 275_000
     lanes = [SectionSpec(name=f".cudbg.regs.dev0.sm{i % 132}", type=0x80000005, link=i) for i in range(count)]
     data = build_elf(ElfSpec(sections=lanes, extended_numbering=True))

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpucore.core import LaunchParameters, decode_core
-from gpucore.cubin import read_parameter_table
-from gpucore.elf import Elf
+from gpucore.elf import Elf, read_parameter_table
 from gpucore.mangling import parameter_types
 from tests.builders.core_builder import (
     CUBINS,

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from gpucore.code_map import Function
-from gpucore.cubin import read_parameter_table
 from gpucore.dwarf import Chain, Place
+from gpucore.elf import read_parameter_table
 from gpucore.errors import GpucoreError
 from gpucore.fatbin import EntryKind, find_device_code
 from gpucore.mangling import parameter_types, short_name

@@ -21,8 +21,8 @@ from vdbg_env.crash.dump import DumpFile, DumpReport, DumpStatus, DumpTarget, Pi
 from vdbg_env.crash.dumps import DumpList, Export, Prune, dumps_json
 from vdbg_env.crash.files import BinaryFiles, SourceFiles
 from vdbg_env.crash.locate import locate, locate_json
+from vdbg_env.crash.places import AddressWhy, Explainer, decoded
 from vdbg_env.crash.triage import triage_json, triage_logs
-from vdbg_env.crash.why import AddressWhy, Explainer, decoded
 from vdbg_env.record.dump_files import Dump, Exported, Removal
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"

@@ -28,7 +28,7 @@ from tests.support import reports
 from tests.support.command_line import vdbg_env
 from tests.support.schemas import Contract
 from vdbg_env.common.resources import SHIPPED_DATA
-from vdbg_env.crash import why
+from vdbg_env.crash import places
 from vdbg_env.crash.core import explained
 from vdbg_env.report import as_terminal, pages
 from vdbg_env.report.model import report_json
@@ -43,7 +43,7 @@ def place_of_the_store() -> tuple[CodeMap, Place]:
 
 
 def test_the_place_of_a_store_names_the_argument_that_it_writes_through() -> None:
-    found = why.Explainer().place(*place_of_the_store())
+    found = places.Explainer().place(*place_of_the_store())
     assert found
     assert found.lines[0] == "writes 4 bytes of global memory"
     assert found.lines[1].startswith("= argument1 (argument 1, float*) + 4 * ")
@@ -112,8 +112,8 @@ def test_without_a_decoder_a_line_says_what_to_install(monkeypatch: pytest.Monke
     def unknown(*_: object) -> None:
         raise UnreadableBinary("the encoding of sm_130 is not known")
 
-    monkeypatch.setattr(why, "decode", unknown)
-    explainer = why.Explainer()
+    monkeypatch.setattr("gpucore.sass.decode", unknown)
+    explainer = places.Explainer()
     assert explainer.place(*place_of_the_store()) is None
     assert explainer.notes == (
         "an address is not explained: the encoding of sm_130 is not known",
@@ -138,14 +138,14 @@ def test_nvdisasm_is_given_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     slow = tmp_path / "nvdisasm"
     slow.write_text('#!/bin/sh\necho asked >> "$0.log"\nexec sleep 60\n')
     slow.chmod(0o755)
-    monkeypatch.setattr(why, "TOOL", str(slow))
-    monkeypatch.setattr(why, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(places, "TOOL", str(slow))
+    monkeypatch.setattr(places, "_TIMEOUT_S", 0.3)
 
     def unknown(*_: object) -> None:
         raise UnreadableBinary("the encoding of sm_130 is not known")
 
-    monkeypatch.setattr(why, "decode", unknown)
-    explainer = why.Explainer()
+    monkeypatch.setattr("gpucore.sass.decode", unknown)
+    explainer = places.Explainer()
     assert explainer.place(*place_of_the_store()) is None
     assert (tmp_path / "nvdisasm.log").read_text() == "asked\n"
     assert "an address is not explained" in explainer.notes[-1]
@@ -168,7 +168,7 @@ def tile_fault(kernel: str, opcode: str, uniform: dict[int, int]) -> CoreSpec:
     """Return a core of a warp that failed at the move of a tile, with some uniform registers."""
     data = TILES.read_bytes()
     function = next(one for one in CodeMap(data).kernels if one.demangled.startswith(kernel))
-    instructions = why.decoded(CodeMap(data), function.section)
+    instructions = places.decoded(CodeMap(data), function.section)
     offset = next(one.offset for one in instructions if one.opcode == opcode)
     lanes = {0: LaneSpec(offset=offset, registers=[4096, *[0] * 15])}
     warp = WarpSpec(
@@ -203,8 +203,8 @@ def test_the_move_of_a_tile_names_its_tensor_map_and_its_coordinates(tmp_path: P
 def test_a_tensor_map_in_an_array_is_named_by_its_formula() -> None:
     code = CodeMap(TILES.read_bytes())
     kernel = next(one for one in code.kernels if one.demangled.startswith("scatter("))
-    offset = next(i.offset for i in why.decoded(code, kernel.section) if i.opcode == "UTMASTG")
-    found = why.Explainer(lambda file: (TILES.parent / Path(file).name).read_text().splitlines()).place(
+    offset = next(i.offset for i in places.decoded(code, kernel.section) if i.opcode == "UTMASTG")
+    found = places.Explainer(lambda file: (TILES.parent / Path(file).name).read_text().splitlines()).place(
         code, Place(section=kernel.section, offset=offset)
     )
     assert found
