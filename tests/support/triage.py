@@ -7,7 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook, rule_book
+from vdbg_env.evidence.finding import UNKNOWN
+from vdbg_env.evidence.triage_rules import RuleBook, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier
 from vdbg_env.evidence.triage_verdict import Triage, judge
 

@@ -20,8 +20,8 @@ from vdbg_env.common.errors import ANY_ERROR
 from vdbg_env.crash.core import Core, read_cores
 from vdbg_env.crash.files import SourceFiles, is_dump
 from vdbg_env.crash.triage import log_files, triage_logs
+from vdbg_env.evidence.finding import NO_FAILURE
 from vdbg_env.evidence.gpu_findings import gpu_core_findings
-from vdbg_env.evidence.triage_rules import NO_FAILURE
 
 
 @dataclass(frozen=True, kw_only=True)

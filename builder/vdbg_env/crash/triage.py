@@ -22,9 +22,10 @@ from gpucore.errors import ExplainedError
 from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput, unreadable
 from vdbg_env.common.stop import asked, go_on
+from vdbg_env.evidence.finding import UNKNOWN
 from vdbg_env.evidence.knowledge import shipped_knowledge
 from vdbg_env.evidence.system import parse_kernel_log
-from vdbg_env.evidence.triage_rules import UNKNOWN, RuleBook, rule_book
+from vdbg_env.evidence.triage_rules import RuleBook, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence
 from vdbg_env.evidence.triage_verdict import Alternative, Triage, judge
 
@@ -251,15 +252,17 @@ def _refuse_binary(head: bytes, name: str) -> None:
     quoted = shlex.quote(name)
     logs = "give a log file, a folder of logs, or - for stdin"
     if head.startswith(_ELF):
-        from gpucore.elf import EM_CUDA, is_core  # for the few targets that are no log
+        from gpucore.elf import EM_CUDA  # for the few targets that are no log
+        from vdbg_env.record.dump_files import kind_of
 
-        of_gpu = head[18:20] == EM_CUDA.to_bytes(2, "little")
-        if is_core(head) and of_gpu:
-            kind, command = "the core dump of a GPU", f"vdbg-env core {quoted}"
-        elif is_core(head):
-            kind, command = "the core dump of a process", f"gdb -c {quoted}"
-        else:
-            kind, command = "device code" if of_gpu else "a program or a library", f"vdbg-env verify {quoted}"
+        match kind_of(head):
+            case "gpu-core":
+                kind, command = "the core dump of a GPU", f"vdbg-env core {quoted}"
+            case "host-core":
+                kind, command = "the core dump of a process", f"gdb -c {quoted}"
+            case _:
+                of_gpu = head[18:20] == EM_CUDA.to_bytes(2, "little")
+                kind, command = "device code" if of_gpu else "a program or a library", f"vdbg-env verify {quoted}"
         raise BadInput(f"{name} is {kind}, not a log", next_step=command)
     if head.startswith(_ZIP) or head[257:262] == b"ustar":
         raise BadInput(f"{name} is an archive, not a log", next_step=f"unpack it and {logs}")

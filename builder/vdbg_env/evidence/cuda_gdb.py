@@ -111,7 +111,6 @@ class GdbTranscript:
     error_pc: int | None = None
     error_place: SourceFrame | None = None
     error_function: str | None = None
-    error_offset: int | None = None
     focus: Focus | None = None
     frames: tuple[GdbFrame, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
@@ -246,10 +245,9 @@ def _error_place(said: dict[str, object], text: str) -> None:
 def _symbols(reader: _Reader, line: str) -> bool:
     said = reader.said
     if match := _SYMBOL.match(line):
-        said["error_function"], said["error_offset"] = match[1].strip(), int(match[2])
+        said["error_function"] = match[1].strip()
     elif match := _PRINT_PC.match(line):
         said.setdefault("error_function", match[2])
-        said.setdefault("error_offset", int(match[3]))
         if line.startswith("errorpc"):
             said.setdefault("error_pc", int(match[1], 16))
     elif match := _INFO_LINE.match(line):

@@ -9,6 +9,10 @@ from typing import Any
 
 from gpucore.dwarf import Chain, SourceFrame
 
+# The classes of triage that name no cause: two runs of them have nothing in common.
+NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
+UNKNOWN = "unknown"  # the log shows no known failure
+
 
 class Level(StrEnum):
     """SARIF's result levels (SARIF 2.1.0, section 3.27.10)."""

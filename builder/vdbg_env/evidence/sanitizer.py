@@ -51,7 +51,6 @@ class SanitizerRecord:
     address: int | None = None
     hazards: int | None = None
     details: tuple[str, ...] = ()
-    host_frames: tuple[str, ...] = ()
     tool: Tool = Tool.MEMCHECK
 
     @property
@@ -71,7 +70,6 @@ class SanitizerReport:
     warnings: int = 0
     records: tuple[SanitizerRecord, ...] = ()
     own_failures: tuple[str, ...] = ()
-    leaked_bytes: int = 0
 
 
 _PREFIX = re.compile(r"^.*?={5,} ?(.*)$")
@@ -81,7 +79,6 @@ _SUMMARY = re.compile(r"\s*ERROR SUMMARY: (\d[\d,]*) errors?\b(?! were not print
 _RACE_SUMMARY = re.compile(
     r"\s*RACECHECK SUMMARY: (\d[\d,]*) hazards? displayed \((\d[\d,]*) errors?, (\d[\d,]*) warnings?\)"
 )
-_LEAK_SUMMARY = re.compile(r"\s*LEAK SUMMARY: (\d[\d,]*) bytes leaked")
 _API_CALL = re.compile(r"on CUDA API call to (\w+)")
 
 _LEVEL = re.compile(r"(?i:(?P<level>error|err|warning|warn|info) ?: ?)?(?:\([\w ]+\) )?")
@@ -141,7 +138,7 @@ def parse_sanitizer(text: str) -> SanitizerReport:
     records: list[SanitizerRecord] = []
     own: list[str] = []
     errors: int | None = None
-    warnings = leaked = 0
+    warnings = 0
     current: _Open | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         match = _PREFIX.match(raw)
@@ -155,8 +152,6 @@ def parse_sanitizer(text: str) -> SanitizerReport:
         elif found := _RACE_SUMMARY.match(said):
             tool = tool or Tool.RACECHECK
             errors, warnings = (errors or 0) + _number(found[2]), warnings + _number(found[3])
-        elif found := _LEAK_SUMMARY.match(said):
-            leaked += _number(found[1])
         elif _OWN_FAILURE.match(said):
             own.append(said.strip())
         elif (kind := _headline_tool(said)) is not None:
@@ -174,7 +169,6 @@ def parse_sanitizer(text: str) -> SanitizerReport:
         warnings=warnings,
         records=tuple(records),
         own_failures=tuple(dict.fromkeys(own)),
-        leaked_bytes=leaked,
     )
 
 
@@ -199,13 +193,12 @@ def _record(opened: _Open) -> SanitizerRecord:
     address: int | None = None
     hazards: int | None = None
     details: list[str] = []
-    frames: list[str] = []
+    on_host = False
     for said in (opened.headline, *opened.body):
         if said.startswith("Host Frame:"):
-            frames.append(said.removeprefix("Host Frame:").strip())
+            on_host = True
             continue
-        if said.startswith("in ") and frames:  # the library of the frame above, on a separate line
-            frames[-1] = f"{frames[-1]} {said}"
+        if said.startswith("in ") and on_host:  # the library of the frame above, on a separate line
             continue
         if (found := _IN_FILE.match(said)) and places and places[-1].frame is None:
             frame = SourceFrame(function=places[-1].function, file=found["file"], line=int(found["line"]))
@@ -236,7 +229,6 @@ def _record(opened: _Open) -> SanitizerRecord:
         address=address,
         hazards=hazards,
         details=tuple(details),
-        host_frames=tuple(frames),
         tool=opened.tool,
     )
 

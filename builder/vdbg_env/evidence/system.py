@@ -512,7 +512,6 @@ class DriverProgress:
     exceptions: tuple[DriverException, ...] = ()
     files: tuple[str, ...] = ()
     finished: int = 0
-    global_memory_bytes: int | None = None
     unknown_flags: tuple[str, ...] = ()
     valid_flags: tuple[str, ...] = ()
     begun: bool = False
@@ -531,7 +530,6 @@ _PC = re.compile(r"\s*- PC:? (0x[0-9a-fA-F]+)")
 _MASKS = re.compile(r"\s*Stack trace \(lane masks: active (0x[0-9a-fA-F]+), valid (0x[0-9a-fA-F]+)\)")
 _FRAME = re.compile(r"\s*#(\d+)\s+(0x[0-9a-fA-F]+)\s+(\S.*)")
 _FILE = re.compile(r"\s*Writing ELF file to (.+)")
-_GLOBAL = re.compile(r"\s*Writing out global memory \((\d+) bytes\)")
 _UNKNOWN_FLAG = re.compile(r"Ignoring unknown coredump flag '([^']*)'")
 _VALID_FLAGS = re.compile(r"Valid flags are: (\w+(?:, \w+)*)")
 
@@ -544,7 +542,6 @@ class _Reader:
     current: dict[tuple[str | None, int | None], int] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     finished: int = 0
-    global_memory: int | None = None
     unknown: list[str] = field(default_factory=list)
     valid: tuple[str, ...] = ()
     begun: bool = False
@@ -567,8 +564,6 @@ class _Reader:
             )
         elif found := _FILE.match(said):
             self.files.append(found[1].strip())
-        elif found := _GLOBAL.match(said):
-            self.global_memory = (self.global_memory or 0) + int(found[1])
         elif said.lstrip().startswith("All done"):
             self.finished += 1
         elif who in self.current:
@@ -585,7 +580,6 @@ def read_driver_progress(lines: Iterable[LogLine]) -> DriverProgress:
         exceptions=tuple(reader.done),
         files=tuple(dict.fromkeys(reader.files)),
         finished=reader.finished,
-        global_memory_bytes=reader.global_memory,
         unknown_flags=tuple(dict.fromkeys(reader.unknown)),
         valid_flags=reader.valid,
         begun=reader.begun,

@@ -23,8 +23,6 @@ from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument, Complaint, Path, YamlSource, read, read_tables, validate
 from vdbg_env.evidence.finding import HowKnown
 
-NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
-UNKNOWN = "unknown"  # the log shows no known failure
 OF_A_PEER = "nccl-failure"  # ranks whose peer has died say so, each of them
 
 

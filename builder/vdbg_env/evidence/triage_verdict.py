@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vdbg_env.common.console import counted
-from vdbg_env.evidence.finding import HowKnown
+from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN, HowKnown
 from vdbg_env.evidence.log_line import LogLine, decode, depth_of, unwrap
-from vdbg_env.evidence.triage_rules import NO_FAILURE, OF_A_PEER, UNKNOWN, FailureClass, Remedy, RuleBook, rate
+from vdbg_env.evidence.triage_rules import OF_A_PEER, FailureClass, Remedy, RuleBook, rate
 from vdbg_env.evidence.triage_scan import CODE, MAX_TEXT, TELLING, Candidate, LogEvidence, Sighting, is_weak
 
 if TYPE_CHECKING:

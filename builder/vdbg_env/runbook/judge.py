@@ -12,7 +12,17 @@ from gpucore.dwarf import Chain, SourceFrame, parse_frame
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence.deaths import rank_findings, torchrun_findings
-from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, NextStep, Observation, WorkerEnvironment
+from vdbg_env.evidence.finding import (
+    NO_FAILURE,
+    UNKNOWN,
+    EndedBy,
+    Finding,
+    HowKnown,
+    Level,
+    NextStep,
+    Observation,
+    WorkerEnvironment,
+)
 from vdbg_env.evidence.log_line import parse_cuda_error
 from vdbg_env.evidence.sanitizer import SANITIZER_FAILED
 from vdbg_env.evidence.system import NOT_STARTED, memory_kill_findings, not_started_findings, xid_meaning
@@ -514,10 +524,6 @@ class Crash:
     crashed: Sequence[SourceFrame] = ()  # the stack of its thread, innermost frame first
 
 
-# Classes that say what a failure is not: two runs of them have nothing in common.
-_OF_NO_CAUSE = ("not-a-gpu-failure", "unknown")
-
-
 def fingerprint(crash: Crash) -> Fingerprint | None:
     """Return the fingerprint of a crash by the surest of what is known; None where nothing names a cause."""
     on_gpu = sorted(
@@ -541,7 +547,7 @@ def fingerprint(crash: Crash) -> Fingerprint | None:
         return _made("exception", found["type"], frames=_frames(crash.stack))
     if crash.signal:
         return _made("signal", crash.signal, frames=_frames(crash.crashed[::-1] or crash.stack))
-    return _made("failure", crash.failure) if crash.failure and crash.failure not in _OF_NO_CAUSE else None
+    return _made("failure", crash.failure) if crash.failure and crash.failure not in (NO_FAILURE, UNKNOWN) else None
 
 
 def _of_gpu(finding: Finding) -> Fingerprint:

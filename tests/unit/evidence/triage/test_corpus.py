@@ -6,7 +6,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests.support.triage import Labelled, corpus, shipped, triage_bytes
-from vdbg_env.evidence.triage_rules import UNKNOWN
+from vdbg_env.evidence.finding import UNKNOWN
 
 LOGS = corpus()
 # Real runs whose root line, or class, is still missed; strict, so that a repair takes them off the list.

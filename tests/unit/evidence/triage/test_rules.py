@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.triage import shipped, triage_bytes
 from vdbg_env.common.yaml_source import BadDocument
-from vdbg_env.evidence.triage_rules import NO_FAILURE, UNKNOWN, Rule, read_rule_book
+from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN
+from vdbg_env.evidence.triage_rules import Rule, read_rule_book
 
 CLASSES = {
     "illegal-memory-access", "misaligned-address", "device-side-assert", "kernel-hang", "nccl-failure", "out-of-memory",
