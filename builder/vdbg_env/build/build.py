@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
 from gpucore.arch import as_arch
-from gpucore.lineinfo import FileReport, LineinfoReport
 from vdbg_env.build.builder import (
     BuilderDescription,
     BuildEvent,
@@ -24,7 +23,6 @@ from vdbg_env.build.builder import (
     ImageBuilder,
     StepStarted,
 )
-from vdbg_env.build.prove import coverage_text, prove_image, require_proven, verify_json
 from vdbg_env.common import yaml_source
 from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
@@ -62,6 +60,9 @@ from vdbg_env.image.profile import (
     parse_source,
 )
 from vdbg_env.supervisor.proc import available_memory
+
+if TYPE_CHECKING:
+    from gpucore.lineinfo import FileReport, LineinfoReport
 
 DEFAULT_PROFILE = "vllm-cu130"
 _NETWORK = "Network, indexes and secrets"
@@ -406,6 +407,8 @@ def build_image(
     Raises EngineFailed when a step fails, with the step, the reason and its last lines; NotProven when the libraries
     built do not all carry line info, in which case the image keeps no name.
     """
+    from vdbg_env.build.prove import prove_image, require_proven  # a plan and a rendering need no reader of cubins
+
     started = clock()
     built = _build(plan, settings, builder, tell)
     proof = prove_image(builder, built.image_id, plan, threads=settings.threads)
@@ -525,6 +528,8 @@ def _push(builder: ImageBuilder, tags: tuple[str, ...]) -> str | None:
 
 def build_text(result: BuildResult) -> str:
     """Return what a build prints at its end, once it is proven."""
+    from vdbg_env.build.prove import coverage_text
+
     counts = result.proof.counts
     lines = [
         f"proven    {counts.with_debug_line} of {counts.with_code} cubins with code carry line info",
@@ -551,6 +556,8 @@ def _file_line(file: FileReport) -> str:
 
 def build_json(result: BuildResult) -> dict[str, Any]:
     """Return the result as docs/schemas/build-v1.schema.json describes it."""
+    from vdbg_env.build.prove import verify_json
+
     return {
         "schema": "vdbg-env/build/v1",
         "image_id": result.image_id,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from vdbg_env.common.flags import flag
 from vdbg_env.common.programs import Completed
-from vdbg_env.crash.files import BinaryFile, Buffer
 
 if TYPE_CHECKING:
+    from vdbg_env.crash.files import BinaryFile, Buffer
     from vdbg_env.engine.images import PushProgress
     from vdbg_env.image.context import BuildContext
     from vdbg_env.image.plan import BuildPlan

@@ -14,11 +14,9 @@ from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.engine.trees import replace_folder
 from vdbg_env.image.context import ROOT, BuildContext, FileBytes
 from vdbg_env.image.manifests import KUBELET_SECCOMP, LOCALHOST_PROFILE, apptainer, batch_script, compose, kubernetes
-from vdbg_env.image.patch import OBJECT, PATCH, UNDO, Arming, arming_patch
 from vdbg_env.image.plan import BuildPlan, build_context
 from vdbg_env.image.profile import Dialect
 from vdbg_env.image.settings import DUMPS, SECCOMP_FILE, DumpVolume, RunSettings
-from vdbg_env.runbook.workload import recognise
 
 Format = Literal["dockerfile", "compose", "k8s", "apptainer", "slurm"]
 MARK = "plan.json"  # in every folder rendered here: only such a folder is ever replaced
@@ -87,6 +85,9 @@ def render_patch(
     `without_requests` is why the runbook is not begun on a server with these inputs. The same holds for the folder as
     for `render`. Raises BadInput for a file without an object to arm, and for a run that the pod would not begin.
     """
+    from vdbg_env.image.patch import OBJECT, PATCH, UNDO, Arming, arming_patch  # these two are for an object alone
+    from vdbg_env.runbook.workload import recognise
+
     wanted = Arming(
         variables=arming(DUMPS), dumps=dumps, grace_s=grace_s, image=image, runbook=runbook, inputs=inputs or {}
     )

@@ -59,6 +59,13 @@ def test_verify_of_a_file_loads_no_engine() -> None:
     assert not loaded & (HEAVY | OTHER_ROOMS)
 
 
+def test_render_loads_no_reader_of_device_code_and_no_runbook(tmp_path: Path) -> None:
+    loaded = loaded_by("render", "--profile", "sample", tmp_path / "rendered")
+    assert "vdbg_env.image.planner" in loaded
+    other_rooms = {"vdbg_env.crash", "vdbg_env.evidence", "vdbg_env.runbook"}
+    assert not loaded & (other_rooms | {"docker.api", "gpucore.elf", "requests"})
+
+
 def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     path = f"{tmp_path}:{Path(package.__file__).parents[1]}"
