@@ -194,6 +194,30 @@ def test_an_optional_part_of_vllm_that_is_left_out_is_still_no_failure() -> None
     assert triage_bytes(line).failure.name == "unknown"
 
 
+def test_a_sanitizer_that_found_nothing_is_a_sign_of_health() -> None:
+    for summary in (b"ERROR SUMMARY: 0 errors", b"RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"):
+        assert triage_bytes(b"========= COMPUTE-SANITIZER\nout: passed\n========= " + summary + b"\n").failed is False
+
+
+@pytest.mark.parametrize("name", ["nixl._bindings.nixlRemoteDisconnectError", "mooncakeError", "pkg.LoadError"])
+def test_an_exception_whose_name_begins_with_a_small_letter_is_the_root(name: str) -> None:
+    text = f"{PREFIX}Traceback (most recent call last):\n{PREFIX}    agent.check()\n{PREFIX}{name}: peer is gone\n"
+    verdict = triage_bytes(text.encode())
+    assert verdict.root_cause is not None
+    assert (verdict.root_cause.line, verdict.root_cause.rule) == (3, "python-exception")
+
+
+def test_the_error_before_an_exit_is_why_a_program_ended_itself() -> None:
+    error = "[2026-11-24 16:48:30 +0000] [4397] [ERROR] no answer from the worker\n"
+    for end in (
+        "SystemExit: 1\n",
+        "E1124 16:47:04.88 3950 torch/x.py:1] failed (exitcode: 7) local_rank: 1 (pid: 3962) of binary: python3\n",
+    ):
+        verdict = triage_bytes(f"step 1\n{error}step 2\n{end}".encode())
+        assert verdict.root_cause is not None
+        assert (verdict.failure.name, verdict.root_cause.line) == ("not-a-gpu-failure", 2)
+
+
 def test_the_rows_of_a_table_are_not_joined_to_one_line() -> None:
     rule = "+" + "-" * 98 + "+\n"
     rows = ["| model   | READY |", "| decoder | UNAVAILABLE: RuntimeError: CUDA error: initialization error |"]
