@@ -19,7 +19,7 @@ from docker.errors import NotFound
 from tests.engine.own_engine import OwnEngine, own_engine
 from tests.engine.step_images import PYTHON, CommandLine, Ended, python_image, report, until
 from tests.engine.test_runbook_in_containers import NAP, NO_GPU, TWO_STEPS, ledger
-from tests.support.stopped import ended_within
+from tests.support.stopping import ended_within
 from vdbg_env.engine.client import Engine
 from vdbg_env.engine.containers import PURPOSE
 

@@ -14,7 +14,7 @@ import pytest
 from tests.slurm.cluster import Allocated, Cluster, until
 from tests.slurm.runs import VDBG, ends, resumed
 from tests.slurm.test_runs import words
-from tests.support.stopped import ended_within
+from tests.support.stopping import ended_within
 
 BELOW_OWN_LIMIT_S = 25.0  # a program of Slurm is waited for longer
 # One of Slurm's programs, whose controller is stopped before the call of this number.

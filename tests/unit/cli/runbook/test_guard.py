@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,8 @@ import pytest
 from tests.support.command_line import vdbg_env
 from tests.support.patience import patience
 from tests.support.reports import SKIP
-from vdbg_env.supervisor.proc import process, processes
+from tests.unit.cli.test_stopping import SERVES
+from vdbg_env.supervisor.proc import processes
 
 ROOT = Path(__file__).parents[4]
 
@@ -199,17 +199,6 @@ def test_a_crash_has_the_status_that_was_asked_for(
     assert (done.said or {"status": 0})["status"] == status
 
 
-def test_a_command_that_is_stopped_from_outside_has_not_crashed(tmp_path: Path) -> None:
-    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(9)); print('on', flush=True); time.sleep(9)"
-    with subprocess.Popen(
-        guard_command(sys.executable, "-c", code, flags=("--exit-status-on-crash", "70")),
-        env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    ) as guard:  # fmt: skip
-        assert guard.stdout and guard.stdout.readline() == b"on\n"
-        guard.terminate()
-        assert guard.wait(patience(30)) == 9
-
-
 @pytest.mark.parametrize("to", [subprocess.PIPE, subprocess.STDOUT], ids=["apart", "together"])
 def test_the_line_is_never_glued_to_an_unfinished_one(tmp_path: Path, to: int) -> None:
     name = "stderr" if to == subprocess.PIPE else "stdout"
@@ -320,82 +309,6 @@ def test_a_run_that_begins_from_another_needs_no_name(tmp_path: Path, monkeypatc
     assert other.said
     told = vdbg_env("runbook", "--from", str(Path(other.said["report"]).parent), "--plan")
     assert told.status == 2 and "names no runbook" in told.stderr
-
-
-SERVES = """\
-import os, signal, subprocess, sys, time
-for number in (signal.SIGUSR1, signal.SIGHUP):
-    signal.signal(number, lambda number, _: print(signal.Signals(number).name, flush=True))
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)
-print('ready', flush=True)
-while True:
-    time.sleep(0.05)
-"""
-
-
-def serving(folder: Path) -> subprocess.Popen[bytes]:
-    guard = subprocess.Popen(
-        guard_command(sys.executable, "-c", SERVES), env=environment(folder), cwd=folder, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert guard.stdout
-    assert guard.stdout.readline() == b"ready\n"
-    return guard
-
-
-def left_of(run: Path) -> list[str]:
-    """Return what still runs of the processes that the supervisor saw."""
-    (listed,) = run.glob("steps/guarded/1/*/processes.txt")
-    pairs = [map(int, line.split()) for line in listed.read_text().splitlines()[1:]]
-    found = [(process(pid), start) for pid, start in pairs]
-    return [one.name for one, start in found if one and one.start == start and one.state not in "ZX"]
-
-
-def test_signals_reach_the_command_and_a_stop_from_outside_is_no_crash(tmp_path: Path) -> None:
-    with serving(tmp_path) as guard:
-        assert guard.stdout
-        for number in (signal.SIGUSR1, signal.SIGHUP):
-            guard.send_signal(number)
-            assert guard.stdout.readline() == number.name.encode() + b"\n"
-        guard.send_signal(signal.SIGTERM)
-        _, stderr = guard.communicate(timeout=patience(60))
-    assert guard.returncode == 5
-    said = json.loads(stderr.splitlines()[-1])
-    assert (said["verdict"], said["ended"]["by"]) == ("warned", "stopped")
-    assert left_of(the_run(tmp_path)) == []
-
-
-def test_the_command_does_not_outlive_a_guard_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(tmp_path) as guard:
-        guard.kill()
-        assert guard.stdout
-        assert guard.stdout.read() == b""  # until the supervisor and all that it started have closed it
-    run = the_run(tmp_path)
-    ended = run / "steps/guarded/1/localhost-0/ended.json"
-    until = time.monotonic() + patience(20)
-    while not ended.exists() and time.monotonic() < until:
-        time.sleep(0.1)
-    document = json.loads(ended.read_bytes())
-    assert (document["by"], document["code"]) == ("stopped", 5)
-    assert document["message"].startswith("vdbg-env guard was killed")
-    assert left_of(run) == []
-    monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path / "runs"))
-    again = f"vdbg-env guard -- {shlex.join([sys.executable, '-c', SERVES])}"
-    report = json.loads(vdbg_env("runs", "report", run.name, "--format", "json").stdout)
-    assert [step["command"] for step in report["next_steps"]] == [again]
-    shown = vdbg_env("runs", "show", run.name).stdout
-    assert "start the command again: vdbg-env guard --" in shown and "--resume" not in shown
-
-
-def test_a_command_whose_supervisor_is_killed_ends_and_is_not_started_again(tmp_path: Path) -> None:
-    with serving(tmp_path) as guard:
-        (state,) = the_run(tmp_path).glob("steps/guarded/1/*/supervisor.json")
-        os.kill(json.loads(state.read_text().splitlines()[0])["pid"], signal.SIGKILL)
-        stdout, stderr = guard.communicate(timeout=patience(60))
-    assert (guard.returncode, stdout) == (137, b"")
-    assert json.loads(stderr.splitlines()[-1])["ended"] == {"by": "signal", "code": None, "signal": signal.SIGKILL}
-    assert left_of(the_run(tmp_path)) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nsenter"), reason="needs root, to make a PID namespace")
