@@ -93,12 +93,14 @@ _BRACKETED = re.compile(
     r"\[(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
     rf"(?:\|[^\]]{{1,120}}\] (?:{_ISO} )?>> |\] (?:\[[^\]]{{1,120}}\] )?)"
 )
+_BEGIN_A_RANK = "[0123456789"
 _BEGIN_A_LEVEL = "DIWECF[-|"
 # Anywhere in the prefix of a line of a logger that is not known.
 _SOME_LEVEL = re.compile(
     r"^.{0,80}?(?:^|[\s|\[<(\]])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?:[\s|\]>):]|$)"
     r"|^\{.{0,300}?\"(?:level|severity)\": ?\"(?i:(debug|info|warning|warn|error|critical|fatal))\""
 )
+_PREFIX, _LEVELS = 100, ("INFO", "WARN", "ERROR", "DEBUG", "CRITICAL", "FATAL", "NOTICE")
 _SAME_LEVEL = {"NOTICE": "INFO", "WARN": "WARNING"}
 _GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _TORCH_RANK = re.compile(r"\[rank ?(\d{1,6})\]")
@@ -171,6 +173,8 @@ def _cut(before: str, after: str) -> str:
 
 def _level_in(line: str) -> str | None:
     """Return the level that the prefix of a line names, for a logger of any other form."""
+    if not line.startswith("{") and not any(level in line[:_PREFIX] for level in _LEVELS):
+        return None
     match = _SOME_LEVEL.match(line)
     if match is None or "NCCL WARN" in line:  # NCCL fails with it
         return None
@@ -224,6 +228,8 @@ def _out_of_json(text: str) -> tuple[str, str | None] | None:
 def _out_of_launcher(text: str) -> tuple[str, int | None]:
     rank: int | None = None
     for _ in range(2):
+        if text[:1] not in _BEGIN_A_RANK:
+            break
         match = _SRUN.match(text) or _MPI.match(text) or _TORCHRUN.match(text)
         if match is None:
             break
@@ -236,8 +242,7 @@ def _out_of_process(text: str) -> tuple[str, str | None, int | None, int | None]
     pid: int | None = None
     rank: int | None = None
     for _ in range(2):
-        match = _PROCESS.match(text)
-        if match is None:
+        if not text.startswith("(") or (match := _PROCESS.match(text)) is None:
             break
         fields = dict(_FIELD.findall(match[2]))
         process = match[1]

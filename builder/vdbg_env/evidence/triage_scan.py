@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, rank_of_file, unwrap
-from vdbg_env.evidence.triage_rules import Rule, RuleBook
+from vdbg_env.evidence.triage_rules import Rule, RuleBook, compile_pattern
 
 BLOCK = 128 << 10  # a block ends with the first line that ends after so many bytes
 MAX_BLOCK = 1 << 20  # or here, where no line does
@@ -31,8 +32,7 @@ AHEAD = 4 << 10  # bytes of the next block that may hold the rest of a wrapped l
 STEADY = 4 << 20  # bytes of a log from which on a faster automaton earns its making (20 ms, 7 MB)
 MAX_JOINED = 12
 _LINES_AROUND = 48  # lines before one that show whether its log is wrapped
-FOLLOWED = 1 << 16  # lines for which those of a process are counted after the last one that was asked for
-MAX_FOLLOWED = 64  # processes
+HELD = 32  # blocks of the log in which the earlier lines of a process are looked for
 
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
@@ -41,8 +41,7 @@ _STARTS_A_LINE = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A line that holds a literal: the 1-based number of its first physical line, and its bytes without breaks."""
 
     number: int
@@ -59,10 +58,12 @@ class LineScanner:
 
     def __init__(self, literals: Iterable[str], frequent: Iterable[str]) -> None:
         often, watched = frozenset(frequent), frozenset(literals)
-        self._texts = sorted(often | watched)
+        rare = sorted(watched)
+        self._texts = (*rare, *sorted(often - watched))
+        self._rare = len(rare)  # so many texts are enough while nothing frequent is looked for
         self._frequent = [text in often for text in self._texts]
         self.alert = True
-        self._automaton = _automaton(tuple(self._texts), fast=False)
+        self._fast = False
         self._buffer = bytearray()
         self._context: list[bytes] = []  # the last lines before the buffer
         self._line = 1  # number of the first line in the buffer
@@ -71,7 +72,7 @@ class LineScanner:
         self._sets: dict[frozenset[str], list[bool]] = {}
         self._lines: list[bytes] = []  # of the block, from line `_first` of the log on
         self._first = self._here = 1  # the line that was yielded last
-        self._marks: dict[bytes, tuple[int, int, int]] = {}  # lines counted, up to which line, the one last asked for
+        self._past: deque[tuple[int, bytes]] = deque(maxlen=HELD)  # blocks before, each with its first line
         self.watch(watched)
 
     @property
@@ -90,28 +91,20 @@ class LineScanner:
             self._sets[literals] = [text in literals for text in self._texts]
         self._watched = self._sets[literals]
 
-    def own_line(self, mark: bytes) -> int:
-        """Return the number of the line yielded last among those that have a mark: only differences mean something.
+    def before(self, mark: bytes, count: int) -> int:
+        """Return the line from which on so many lines have a mark, up to the one before the candidate yielded last.
 
-        Where none of the mark's lines was asked for during so many lines, all lines count.
+        Where that is long ago, it is the first line that is still held.
         """
-        own, upto, _ = self._marks.pop(mark, (self._here, self._here, 0))
-        own += self._marked(mark, upto, self._here)
-        self._marks[mark] = own, max(upto, self._here), self._here
-        if len(self._marks) > MAX_FOLLOWED:
-            del self._marks[next(iter(self._marks))]
-        return own
-
-    def _marked(self, mark: bytes, after: int, last: int) -> int:
-        gone = self._first - 1 - after
-        lines = self._lines[max(0, -gone) : last + 1 - self._first]
-        return max(0, gone) + sum(mark in line for line in lines)
-
-    def _follow(self, last: int) -> None:
-        """Count the lines of each mark up to the end of the block."""
-        for mark, (own, upto, asked) in self._marks.items():
-            if last - asked <= FOLLOWED:
-                self._marks[mark] = own + self._marked(mark, upto, last), last, asked
+        lines = self._lines[: self._here - self._first]
+        for first, text in ((self._first, b"\n".join(lines)), *reversed(self._past)):
+            if (marked := text.count(mark)) >= count:
+                at = len(text)
+                for _ in range(count):
+                    at = text.rindex(mark, 0, at)
+                return first + text.count(b"\n", 0, at)
+            count -= marked
+        return first
 
     def feed(self, chunk: bytes) -> Iterator[Candidate]:
         """Take the next bytes and yield the candidates among the blocks that are complete."""
@@ -134,8 +127,7 @@ class LineScanner:
 
     def _scan(self, end: int) -> Iterator[Candidate]:
         self._scanned += end
-        if self._scanned >= STEADY > self._scanned - end:
-            self._automaton = _automaton(tuple(self._texts), fast=True)
+        self._fast = self._scanned >= STEADY
         with memoryview(self._buffer) as buffer:
             text = bytes(buffer[: end + AHEAD])
         del self._buffer[:end]
@@ -146,9 +138,10 @@ class LineScanner:
         whole = text.endswith(b"\n", 0, end)
         own = len(self._context) + ended + (not whole)  # lines before this one are of this block
         lines = [*self._context, *lines, rest]
-        self._lines, self._first = lines, self._line - len(self._context)
-        yield from self._candidates(lines, len(self._context), own)
-        self._follow(self._first + own - 1)
+        first = len(self._context)
+        self._lines, self._first = lines[first:], self._line
+        yield from self._candidates(lines, first, own)
+        self._past.append((self._line, text[:end]))
         self._line, self._tail = self._line + ended, not whole
         self._context = [line[:AHEAD] for line in lines[:own][-_LINES_AROUND:]]
 
@@ -156,26 +149,33 @@ class LineScanner:
         joined = b"".join(lines)
         widths = list(map(len, lines))
         starts = list(accumulate(widths, initial=0))
-        offset, taken = starts[first], 0  # lines up to `taken` have been yielded
-        for literal, begun, ended in self._automaton.find_matches_as_indexes(
-            memoryview(joined)[offset:], overlapping=True
-        ):
-            place = begun + offset
-            if place < taken or not (self._watched[literal] or (self.alert and self._frequent[literal])):
-                continue
-            begin, end = bisect_right(starts, place) - 1, bisect_right(starts, ended + offset - 1) - 1
-            if begin >= limit:
-                continue
-            begin, end = _unfold(lines, widths, begin, end)
-            data = b"".join(lines[begin : end + 1])
-            if (behind := place - starts[begin]) > MAX_LINE - AHEAD:
-                data = data[:AHEAD] + data[behind - AHEAD // 2 :]
-            taken = starts[end + 1]
-            self._here = self._first + begin
-            yield Candidate(number=self._here, data=data)
+        taken = starts[first]  # lines up to here have been yielded
+        again = True
+        while again:
+            again, alert, offset = False, self.alert, taken
+            texts = self._texts if alert or not self._fast else self._texts[: self._rare]
+            automaton = _automaton(texts, fast=self._fast)
+            for literal, begun, ended in automaton.find_matches_as_indexes(
+                memoryview(joined)[offset:], overlapping=True
+            ):
+                place = begun + offset
+                if place < taken or not (self._watched[literal] or (self.alert and self._frequent[literal])):
+                    continue
+                begin, end = bisect_right(starts, place) - 1, bisect_right(starts, ended + offset - 1) - 1
+                if begin >= limit:
+                    continue
+                begin, end = _unfold(lines, widths, begin, end)
+                data = b"".join(lines[begin : end + 1])
+                if (behind := place - starts[begin]) > MAX_LINE - AHEAD:
+                    data = data[:AHEAD] + data[behind - AHEAD // 2 :]
+                taken = starts[end + 1]
+                self._here = self._line - first + begin
+                yield Candidate(number=self._here, data=data)
+                if again := self.alert and not alert:  # frequent texts are looked for from here on
+                    break
 
 
-@lru_cache(2)  # all logs of a run are searched by one
+@lru_cache(4)  # all logs of a run are searched by the same
 def _automaton(texts: tuple[str, ...], *, fast: bool) -> BytesAhoCorasick:
     kind = Implementation.DFA if fast else Implementation.ContiguousNFA
     return BytesAhoCorasick([text.encode() for text in texts], implementation=kind)
@@ -216,16 +216,17 @@ MAX_PER_RULE = 64
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 FIRST_CLUES, LAST_CLUES = 64, 192
 DETAIL_LINES = 15
+TRACEBACK = 250  # lines of a process around its death that hold the traceback
+FIRST_DEATHS = 8  # of a log; the first one counts
 IGNORED_LINES = 80  # of a traceback that Python prints of an error in a finalizer
-_RECENT = 256  # lines kept among which the last one of a process is looked for
 TELLING = 13  # an exception of a lower precision only says that something else went wrong
 OTHERS = range(3, 6)  # precision of an exception that says that another process, or the user, ended something
 QUOTING = range(6, 10)  # precision of an exception that quotes what another process raised
 
 _VALIDATION = re.compile(r"\d+ validation errors? for \w+$")  # pydantic names the reason in the lines that follow
 # A warning of Python's module of that name, and the words of a program that gets over an error.
-_WARNING = re.compile(r"^(?:\S+:\d+: |W\d{4} )?(?:[\w.]*Warning|WARNING|Warning|warning): |^\S+\.py:\d+: \w*Warning: ")
-_RECOVERED = re.compile(
+_WEAK = compile_pattern(
+    r"^(?:\S+:\d+: |W\d{4} )?(?:[\w.]*Warning|WARNING|Warning|warning): |^\S+\.py:\d+: \w*Warning: |"
     r"\b(?:[Rr]etrying\b|[Rr]etry (?:in|after|attempt) |[Ww]ill (?:retry|try again|fall back)|[Ff]all(?:ing|s)? back\b|"
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?) (?:[\w-]+ ){0,2}?(?:errors?|failures?|exceptions?|faults?)\b|"
     r"[Ii]gnor(?:ing|ed)\b|[Ss]kipp(?:ing|ed)\b|[Nn]on-fatal|[Cc]ontinuing (?:with|without|anyway))"
@@ -249,9 +250,10 @@ class Sighting:
     `weak`: the line is a warning; `exiting`: an orderly shutdown had begun before it; `passing`: a run can continue
     after it; `cleared`: a good start shows that it was got over.
 
-    `process` wrote the line, `writer` is the same for all lines of a process, `own` is its number among these, `label`
-    is that of a pod or container, `died` is the process whose death it reports. `kernel_text` is the line that names
-    `kernel`, which may be a later one. `fix` is its rule's, with the names that the line has.
+    `process` wrote the line, `writer` is the same for all lines of a process, `label` is that of a pod or container,
+    `died` is the process whose death it reports, `since` the line from which on its writer may have said why.
+    `kernel_text` is the line that names `kernel`, which may be a later one. `fix` is its rule's, with the names that
+    the line has.
     """
 
     rule: Rule
@@ -260,9 +262,9 @@ class Sighting:
     text: str
     process: str | None = None
     writer: str | None = None
-    own: int = 0
     label: str | None = None
     died: str | None = None
+    since: int | None = None
     rank: int | None = None
     stamp: str | None = None
     kernel: str | None = None
@@ -323,7 +325,8 @@ class LogClassifier:
     _kept: list[Sighting] = field(default_factory=list)
     _cascades: list[Sighting] = field(default_factory=list)
     _dead: set[str | None] = field(default_factory=set)  # pods and containers in which a process died
-    _passing: bool = False  # something kept may yet be survived
+    _passing: set[str | None] = field(default_factory=set)  # those of which something kept may yet be survived
+    _last: dict[str | None, Sighting] = field(default_factory=dict)  # kept of each process
     _settled: bool = False  # something kept is an answer already, so clues are not needed
     _sets: dict[tuple[bool, frozenset[str]], frozenset[str]] = field(default_factory=dict)
     _unchanged: bool = False  # nothing was kept since the last good start
@@ -407,7 +410,7 @@ class LogClassifier:
         self._look_for_health()
 
     def _look_for_health(self) -> None:
-        passing = self._passing and any(s.passing and not _concerns(self._dead, s.label) for s in self._kept)
+        passing = any(not _concerns(self._dead, label) for label in self._passing)
         self._scanner.alert = not self._well or passing or (bool(self._stalls) and not self._dead)
         settled = any(not s.weak and s.rule.precision >= TELLING for s in self._kept)
         if settled is not self._settled:
@@ -424,16 +427,20 @@ class LogClassifier:
         self._release = groups.get("release", self._release)
         match rule.role:
             case "root" | "messenger" | "exception":
-                self._keep(self._sighting(rule, groups, candidate, line))
+                self._keep(self._sighting(rule, groups, candidate, line), candidate, line)
             case "ignored":
-                self._ignored[line.writer] = self._own_line(candidate, line)
+                self._ignored[line.writer] = candidate.number
             case "stall" if not self._dead:  # what is dead, or waits for what is, generates no tokens either
                 known = self._stalls.get((rule.id, line.label))
                 self._stalls[rule.id, line.label] = (
                     replace(known, count=known.count + 1) if known else self._sighting(rule, groups, candidate, line)
                 )
             case "cascade":
-                self._cascades.append(self._sighting(rule, groups, candidate, line))
+                death = self._sighting(rule, groups, candidate, line)
+                if len(self._cascades) < FIRST_DEATHS:
+                    first = next((s.line for s in self._kept if s.writer == line.writer), candidate.number)
+                    death = replace(death, since=self._since(TRACEBACK, first, candidate, line))
+                self._cascades.append(death)
                 self._dead = {s.label for s in self._deaths()}
             case "victim":
                 self._victims.append(self._sighting(rule, groups, candidate, line))
@@ -453,7 +460,7 @@ class LogClassifier:
                 if not _concerns(self._dead, line.label) and (self._passing or self._stalls or self._first_clues):
                     self._forget(line.label, (lambda s: s.passing) if rule.role == "progress" else _of_another)
             case "detail":
-                self._detail(self._sighting(rule, groups, candidate, line))
+                self._detail(self._sighting(rule, groups, candidate, line), candidate, line)
             case "setting" if "names" in groups and len(self._settings) < MAX_SETTINGS:
                 self._settings[groups["names"]] = None
             case "setting" | "dismiss" | "stall":
@@ -475,7 +482,6 @@ class LogClassifier:
             text=text,
             process=line.process,
             writer=line.writer,
-            own=self._own_line(candidate, line),
             label=line.label,
             died=groups.get("process", rule.process),
             rank=self._rank if rank is None else rank,
@@ -489,28 +495,35 @@ class LogClassifier:
             cleared=weak or bool(failure and failure.cleared_by_start),
         )
 
-    def _own_line(self, candidate: Candidate, line: LogLine) -> int:
-        mark = line.mark.encode()
-        return self._scanner.own_line(mark) if mark and mark in candidate.data else candidate.number
+    def _since(self, count: int, earlier: int, candidate: Candidate, line: LogLine) -> int:
+        """Return the line from which on its writer wrote so many lines before this one.
 
-    def _keep(self, sighting: Sighting) -> None:
+        The lines of others are told apart only where it matters: for an earlier line that is farther away.
+        """
+        mark = line.mark.encode()
+        if earlier < candidate.number - count and mark and mark in candidate.data:
+            return self._scanner.before(mark, count)
+        return candidate.number - count
+
+    def _is_within(self, count: int, earlier: int, candidate: Candidate, line: LogLine) -> bool:
+        return earlier >= self._since(count, earlier, candidate, line)
+
+    def _keep(self, sighting: Sighting, candidate: Candidate, line: LogLine) -> None:
         """Keep a root; one that only says that the next line was raised gives way to that line."""
         ignored = self._ignored.pop(sighting.writer, None) if self._ignored else None
-        if sighting.rule.role == "exception" and ignored and sighting.own - ignored <= IGNORED_LINES:
+        if sighting.rule.role == "exception" and ignored and self._is_within(IGNORED_LINES, ignored, candidate, line):
             return
-        recent = range(len(self._kept) - 1, max(-1, len(self._kept) - 1 - _RECENT), -1)
-        place = next((place for place in recent if self._kept[place].writer == sighting.writer), None)
-        if place is not None:
-            last = self._kept[place]
-            apart = sighting.own - last.own
-            if apart <= 1 and _is_wrapper(last):
-                del self._kept[place]
+        if last := self._last.get(sighting.writer):
+            if _is_wrapper(last) and self._is_within(1, last.line, candidate, line):
+                self._kept = [s for s in self._kept if s is not last]
                 if sighting.rule.role == "exception":
                     sighting = replace(last, line=sighting.line, text=sighting.text)
-            elif apart <= 2 and _is_header(last, sighting):
-                del self._kept[place]
+            elif _is_header(last, sighting) and self._is_within(2, last.line, candidate, line):
+                self._kept = [s for s in self._kept if s is not last]
         self._kept.append(sighting)
-        self._passing = self._passing or sighting.passing
+        self._last[sighting.writer] = sighting
+        if sighting.passing:
+            self._passing.add(sighting.label)
         self._unchanged = False
 
     def _deaths(self) -> list[Sighting]:
@@ -531,8 +544,7 @@ class LogClassifier:
         if not gone:
             return
         self._survived += len(gone)
-        self._kept = left
-        self._passing = any(s.passing for s in self._kept)
+        self._retain(left)
         saturated = [s.rule.id for s in gone if self._counts[s.rule.id] >= MAX_PER_RULE]
         for sighting in gone:
             self._counts[sighting.rule.id] = 0
@@ -540,15 +552,23 @@ class LogClassifier:
             self._scanner.watch(self._wanted())
 
     def _dismiss(self, reach: int, candidate: Candidate, line: LogLine) -> None:
-        first = self._own_line(candidate, line) - reach
-        self._kept = [s for s in self._kept if s.own < first or s.writer != line.writer]
+        last = self._last.get(line.writer)
+        if last is None:
+            return
+        first = self._since(reach, last.line, candidate, line) if reach else candidate.number
+        self._retain([s for s in self._kept if s.line < first or s.writer != line.writer])
 
-    def _detail(self, sighting: Sighting) -> None:
+    def _retain(self, left: list[Sighting]) -> None:
+        self._kept = left
+        self._passing = {s.label for s in left if s.passing}
+        self._last = {s.writer: s for s in left}
+
+    def _detail(self, sighting: Sighting, candidate: Candidate, line: LogLine) -> None:
         for index in range(len(self._kept) - 1, -1, -1):
             root = self._kept[index]
             if root.writer != sighting.writer:
                 continue
-            if sighting.own - root.own > DETAIL_LINES:
+            if not self._is_within(DETAIL_LINES, root.line, candidate, line):
                 return
             if root.rule.how_known is not HowKnown.LOG:
                 if root.kernel is None and sighting.kernel:
@@ -584,7 +604,7 @@ def is_weak(line: LogLine) -> bool:
     """Return whether a line is a warning, or speaks of an error that its program got over."""
     if line.level in {"ERROR", "CRITICAL", "FATAL"}:
         return False
-    return line.level == "WARNING" or bool(_WARNING.search(line.text) or _RECOVERED.search(line.text))
+    return line.level == "WARNING" or _WEAK.search(line.text.encode()) is not None
 
 
 def _is_wrapper(sighting: Sighting) -> bool:

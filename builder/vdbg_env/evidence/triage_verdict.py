@@ -17,12 +17,11 @@ from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN, HowKnown
 from vdbg_env.evidence.log_line import LogLine, decode, depth_of, unwrap
 from vdbg_env.evidence.triage_rules import OF_A_PEER, FailureClass, Remedy, RuleBook, rate
-from vdbg_env.evidence.triage_scan import CODE, MAX_TEXT, TELLING, Candidate, LogEvidence, Sighting, is_weak
+from vdbg_env.evidence.triage_scan import CODE, MAX_TEXT, TELLING, TRACEBACK, Candidate, LogEvidence, Sighting, is_weak
 
 if TYPE_CHECKING:
     from gpucore.dwarf import LinesByName
 
-_TRACEBACK = 250  # lines of a process around its death that hold the traceback
 _CALM = 40  # lines in order after an exception, from which on the program may have survived it
 _WENT_ON = 0.4
 _SAME_MOMENT = 100  # lines around one with a time that are of about that time
@@ -253,7 +252,7 @@ def _ending(thrown: Sequence[Sighting], deaths: Sequence[Sighting], writers: int
     itself, or of one that it waits for, is before those of its peers.
     """
     for death in deaths[:1]:
-        near = [s for s in thrown if s.file == death.file and _apart(s, death, writers) <= _TRACEBACK]
+        near = [s for s in thrown if s.file == death.file and _is_near(s, death, writers)]
         deeper = depth_of(death.process)
         own = (s for s in near if s.writer == death.writer or depth_of(s.process) > deeper)
         if near:
@@ -261,10 +260,11 @@ def _ending(thrown: Sequence[Sighting], deaths: Sequence[Sighting], writers: int
     return thrown[0]
 
 
-def _apart(one: Sighting, death: Sighting, writers: int) -> float:
-    """Return how many lines a process wrote from one to its death, or may have written where another one died."""
-    same = one.writer is not None and one.writer == death.writer
-    return death.own - one.own if same else (death.line - one.line) / writers
+def _is_near(one: Sighting, death: Sighting, writers: int) -> bool:
+    """Return whether a line may say why a process died: by its own lines, of another one by all lines."""
+    if one.writer and one.writer == death.writer and death.since is not None:
+        return one.line >= death.since
+    return death.line - one.line <= TRACEBACK * writers
 
 
 def _by_exception(
@@ -591,7 +591,7 @@ def clues_of(log: LogEvidence, lines: Iterable[Candidate], book: RuleBook) -> It
             forms.add(AFTER_DEATH)
         said.add(words)
         forms_said.add(own)
-        weight = sum(weights.get(form, 0.0) for form in forms)
+        weight = round(sum(weights.get(form, 0.0) for form in forms), 2)  # the order of a set is not fixed
         text = line.text[:MAX_TEXT]
         yield Clue(file=log.file, line=one.number, text=text, said=line, forms=frozenset(forms), weight=weight)
 

@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 
 from tests.support.triage import triage_bytes
-from vdbg_env.evidence.triage_scan import FOLLOWED, LineScanner
+from vdbg_env.evidence.triage_scan import BLOCK, HELD, LineScanner
 from vdbg_env.evidence.triage_verdict import Triage
 
 FRAMES = ["Traceback (most recent call last):", '  File "worker.py", line 9, in run', "    self.step()"]
@@ -115,12 +115,15 @@ def test_lines_of_a_process_are_counted_the_same_however_the_bytes_come(chunk: i
     assert judged(*parts, chunk=chunk) == judged(*parts)
 
 
-def test_a_process_that_says_nothing_for_long_is_no_longer_followed() -> None:
-    def apart(between: int) -> int:
+def test_what_is_too_long_ago_is_no_longer_held() -> None:
+    def previous(between: int) -> tuple[int, int]:
+        """Return where the line before the last one of a process is, and where it is looked for."""
         scanner = LineScanner(["DIED"], [])
-        text = b"\n".join([b"pid=1 DIED", *[b"pid=2 step"] * between, b"pid=1 DIED\n"])
-        first, last = (scanner.own_line(b"pid=1") for _ in chain(scanner.feed(text), scanner.finish()))
-        return last - first
+        text = b"\n".join([b"pid=1 DIED", *[b"pid=2 step" + b"." * 90] * between, b"pid=1 DIED\n"])
+        _, found = (scanner.before(b"pid=1", 1) for _ in chain(scanner.feed(text), scanner.finish()))
+        return found, between + 2
 
-    assert apart(5) == apart(FOLLOWED - 20_000) == 1
-    assert apart(4 * FOLLOWED) > FOLLOWED
+    assert previous(5) == (1, 7)
+    assert previous(HELD * BLOCK // 120)[0] == 1
+    held, last = previous(4 * HELD * BLOCK // 100)
+    assert 0.9 * HELD * BLOCK < (last - held) * 101 < 1.1 * (HELD + 1) * BLOCK
