@@ -27,7 +27,7 @@ from typing import Final
 from vdbg_env.build.builder import BuildEvent, OutputLine, StepEnded, StepStarted
 from vdbg_env.build.host import kept_environment
 from vdbg_env.build.progress import TAIL_LINES, LineSplitter
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, quoted
 from vdbg_env.supervisor.proc import send_to_group
 from vdbg_env_lines.units import (
     CompiledUnit,
@@ -72,7 +72,7 @@ class Kept:
             raise EngineFailed(
                 f"cannot write {folder}: {error.strerror or error}",
                 cause="the disk is full, or the folder is not yours",
-                next_step=f"df -h {self.home}; --work DIR puts everything elsewhere",
+                next_step=f"df -h {quoted(self.home)}; --work DIR puts everything elsewhere",
             ) from error
         return folder
 
@@ -337,7 +337,7 @@ def installed_release(folder: Path) -> str:
         raise BadInput(f"{nvcc} does not run: {error}", next_step="--compiler /usr/local/cuda-12.9") from None
     found = re.search(r"\bV(\d+\.\d+\.\d+)", printed)
     if found is None:
-        raise BadInput(f"{nvcc} does not print its release", next_step=f"{nvcc} --version")
+        raise BadInput(f"{nvcc} does not print its release", next_step=f"{quoted(nvcc)} --version")
     return found[1]
 
 

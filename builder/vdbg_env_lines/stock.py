@@ -17,7 +17,7 @@ from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import nearest
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted
 from vdbg_env.crash.files import BinaryFile, CoreFiles
 from vdbg_env_lines.units import cubin_for, parse_arch
 
@@ -245,7 +245,7 @@ def wanted_by_core(path: str, files: CoreFiles) -> Wanted:
         raise BadInput(
             f"{path} names no kernel",
             cause="the dump is truncated, or was written without the code of the kernel",
-            next_step=f"vdbg-env core {path}",
+            next_step=f"vdbg-env core {quoted(path)}",
         )
     return Wanted(kernels=tuple(names), archs=tuple(arch for arch in archs if arch), codes=codes)
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import vdbg_env
-from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble, quoted
 from vdbg_env.common.programs import ProgramRunner, Programs
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.record.run_directory import RunDirectory, part_of
@@ -156,8 +156,8 @@ def queue_run(
     if show_only:
         return jobs.script(job)
     number = jobs.submit(job)
-    say(f"why it waits: squeue --job {number}; follow it with: tail -F {folder}/slurm.txt")
-    say(f"its report: vdbg-env runs report {folder}")
+    say(f"why it waits: squeue --job {number}; follow it with: tail -F {quoted(folder / 'slurm.txt')}")
+    say(f"its report: vdbg-env runs report {quoted(folder)}")
     return f"job {number}, to be kept in {folder}\n"
 
 

@@ -25,7 +25,7 @@ from vdbg_env.build.builder import (
 )
 from vdbg_env.common import yaml_source
 from vdbg_env.common.console import one_line
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, quoted
 from vdbg_env.common.flags import Flag, flag
 from vdbg_env.common.programs import ProgramRunner, Programs, read_gpus
 from vdbg_env.common.resources import SHIPPED_DATA
@@ -194,7 +194,9 @@ def _existing_file(text: str, flag: str) -> str:
     """Return the real path of a file of this machine; raises BadInput when it does not exist."""
     path = Path(text).expanduser()
     if not path.is_file():
-        raise BadInput(f"{flag}: {path} is {'not a file' if path.exists() else 'not there'}", next_step=f"ls -l {path}")
+        raise BadInput(
+            f"{flag}: {path} is {'not a file' if path.exists() else 'not there'}", next_step=f"ls -l {quoted(path)}"
+        )
     return str(path.resolve())
 
 
@@ -334,13 +336,13 @@ def _certificates(path: Path) -> bytes:
         text = path.read_bytes()
     except OSError as error:
         raise BadInput(
-            f"the certificates in {path} cannot be read: {error.strerror}", next_step=f"ls -l {path}"
+            f"the certificates in {path} cannot be read: {error.strerror}", next_step=f"ls -l {quoted(path)}"
         ) from None
     if b"-----BEGIN CERTIFICATE-----" not in text:
         raise BadInput(
             f"{path} has no certificate in it",
             cause="a certificate in binary (DER) form, or another file",
-            next_step=f"openssl x509 -inform der -in {path} -out ca.pem",
+            next_step=f"openssl x509 -inform der -in {quoted(path)} -out ca.pem",
         )
     return text
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from vdbg_env import __version__
 from vdbg_env.build.build import BuildResult, BuildSettings, Tell, build_image, fetch_first
 from vdbg_env.build.builder import ImageBuilder
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted
 from vdbg_env.common.tar import tarfile
 from vdbg_env.engine.trees import Unpacking, upload
 from vdbg_env.image.context import BuildContext, ContextItem, FileBytes, FileOnDisk, TreeOnDisk
@@ -224,7 +224,9 @@ def write_tar(path: Path, save: Callable[[Path], object], manifest: str, context
             save(made)
             _add(made, manifest, context)
     except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}", next_step=f"df -h {path.parent}") from error
+        raise BadInput(
+            f"{path} cannot be written: {error.strerror}", next_step=f"df -h {quoted(path.parent)}"
+        ) from error
     return path.stat().st_size
 
 
@@ -244,7 +246,7 @@ def open_bundle(path: Path) -> Iterator[Bundle]:
                 next_step="vdbg-env bundle FILE makes one, where there is a network",
             ) from error
         except OSError as error:
-            raise BadInput(f"{path} cannot be read: {error.strerror}", next_step=f"ls -l {path}") from error
+            raise BadInput(f"{path} cannot be read: {error.strerror}", next_step=f"ls -l {quoted(path)}") from error
         yield Bundle(manifest=manifest, files=files, folder=folder)
 
 

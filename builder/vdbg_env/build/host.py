@@ -37,7 +37,7 @@ from vdbg_env.build.builder import (
     StepStarted,
 )
 from vdbg_env.build.progress import TAIL_LINES, LineSplitter, Stream, explain_failure
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, quoted
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, Buffer
 from vdbg_env.engine.images import PushProgress
@@ -258,7 +258,7 @@ class HostBuilder:
             raise EngineFailed(
                 f"cannot build in {prefix}: {error.strerror}",
                 cause="the disk is full, or the folder is not yours",
-                next_step=f"df -h {self._home}; XDG_CACHE_HOME=DIR puts the folder elsewhere",
+                next_step=f"df -h {quoted(self._home)}; XDG_CACHE_HOME=DIR puts the folder elsewhere",
             ) from error
         finally:
             if not whole:

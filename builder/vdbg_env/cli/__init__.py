@@ -10,7 +10,6 @@ import io
 import itertools
 import json
 import os
-import shlex
 import signal
 import sys
 import traceback
@@ -24,7 +23,7 @@ import click
 from vdbg_env import __version__
 from vdbg_env.common import console, plug_ins
 from vdbg_env.common.console import nearest
-from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError
+from vdbg_env.common.errors import ANY_ERROR, BadInput, Interrupted, VdbgError, quoted
 from vdbg_env.common.files import refusal_cause
 from vdbg_env.common.stop import ToldToStop
 
@@ -204,7 +203,7 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
     except OSError as error:
         # What no command foresaw of the system: a full disk below stdout, a file that went away while it was read.
         place = f"{error.filename}: " if error.filename else ""
-        look = f"ls -ld {shlex.quote(str(error.filename))}" if error.filename else "df -h, for a full disk"
+        look = f"ls -ld {quoted(error.filename)}" if error.filename else "df -h, for a full disk"
         if isinstance(error, FileNotFoundError) and not error.filename:  # no file was named: it is the current folder
             place, look = "the current folder: ", "cd to one that exists"
         what = f"{place}{error.strerror or error}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -40,7 +39,7 @@ from vdbg_env.build.builder import (
 )
 from vdbg_env.common import console
 from vdbg_env.common.console import json_text, printable
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted
 from vdbg_env.common.flags import Sectioned, flag, given_except, given_options, named_values, takes
 from vdbg_env.common.plug_ins import COMMANDS, plug_in
 from vdbg_env.image.plan import BuildPlan, build_args, dockerfile, parallelism
@@ -267,7 +266,7 @@ def require_writable(path: Path | None) -> None:
         raise BadInput(
             f"{path} cannot be written",
             cause="its folder is missing or not yours",
-            next_step=f"mkdir -p {shlex.quote(str(path.parent))}, or name a file in another folder",
+            next_step=f"mkdir -p {quoted(path.parent)}, or name a file in another folder",
         )
 
 
@@ -360,7 +359,7 @@ def bundle_command(file: Path, what: WhatToBuild, flags: BundleFlags) -> int:
         click.echo(json_text(bundle_json(result)), nl=False)
     else:
         console.show(f"{result.path}: {result.size / 1e6:,.0f} MB, plan {result.plan_digest}\n")
-        console.note(f"next: carry it to the site, and there: vdbg-env build --bundle {result.path.name}")
+        console.note(f"next: carry it to the site, and there: vdbg-env build --bundle {quoted(result.path.name)}")
     return 0
 
 

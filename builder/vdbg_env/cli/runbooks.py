@@ -10,7 +10,7 @@ import click
 
 from vdbg_env.common import console, yaml_source
 from vdbg_env.common.console import json_text
-from vdbg_env.common.errors import BadInput, unreadable
+from vdbg_env.common.errors import BadInput, quoted, unreadable
 from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.evidence.knowledge import explain_name, is_name
@@ -218,7 +218,7 @@ def new_command(name: str, folder: Path) -> int:
     path = folder / f"{name}.yaml"
     write_new(path, text, next_step="choose another folder")
     console.show(f"{path}\n")
-    console.note(f"next: edit it, then vdbg-env runbooks lint {path if folder.parts else f'./{path}'}")
+    console.note(f"next: edit it, then vdbg-env runbooks lint {quoted(path if folder.parts else f'./{path}')}")
     return 0
 
 

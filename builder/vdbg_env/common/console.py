@@ -21,10 +21,19 @@ _BEYOND_ASCII = re.compile(r"[^\n -~]+")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Escape what would move a cursor, forge a line or turn text around; characters in `keep` stay."""
+    """Escape what would move a cursor, forge a line or turn text around; characters in `keep` stay.
+
+    A byte of a name that is not UTF-8 is shown as `\\xff`.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # how Python keeps such a byte (PEP 383)
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()
 
 
 def printable_json(text: str) -> str:

@@ -44,6 +44,24 @@ ANY_ERROR: Final = (VdbgError, GpucoreError)
 """Whatever this program and the readers of binaries raise on purpose."""
 
 
+def quoted(word: object) -> str:
+    """Return a word of a command to type: as it is where the shell leaves it alone, else in quotes.
+
+    What `printable` would escape is written in a form that bash, zsh and ksh turn back into the same bytes.
+    """
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    plain = (c if c.isprintable() and c not in "\\'" else _octal(c) for c in text)
+    return f"$'{''.join(plain)}'"
+
+
+def _octal(character: str) -> str:
+    kept = "\udc80" <= character <= "\udcff"
+    data = character.encode("utf-8", "surrogateescape" if kept else "surrogatepass")
+    return "".join(f"\\{byte:03o}" for byte in data)
+
+
 def unreadable(path: object, error: OSError) -> BadInput:
     """Return the error for a file or folder that cannot be read."""
     causes = {
@@ -51,7 +69,7 @@ def unreadable(path: object, error: OSError) -> BadInput:
         errno.EACCES: "it is another user's",
     }
     what = f"{path} cannot be read: {error.strerror or error}"
-    return BadInput(what, cause=causes.get(error.errno or 0), next_step=f"ls -ld {shlex.quote(str(path))}")
+    return BadInput(what, cause=causes.get(error.errno or 0), next_step=f"ls -ld {quoted(path)}")
 
 
 class HostNotAble(VdbgError):

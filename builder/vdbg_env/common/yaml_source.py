@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from vdbg_env.common.console import nearest, printable
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -134,7 +134,7 @@ def read_tables(folder: pathlib.Path) -> tuple[tuple[str, bytes], ...]:
     found = sorted(folder.glob("*.yaml"))
     for path in found:
         if not path.is_file():  # a pipe would be waited for
-            raise BadInput(f"{path} is not a file", next_step=f"ls -l {folder}, and take it away")
+            raise BadInput(f"{path} is not a file", next_step=f"ls -l {quoted(folder)}, and take it away")
     return tuple((str(path), path.read_bytes()) for path in found)
 
 

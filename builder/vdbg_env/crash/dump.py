@@ -23,7 +23,7 @@ from typing import Final
 from gpucore.elf import Elf
 from gpucore.errors import UnreadableBinary
 from vdbg_env.common.console import json_text, printable, size_text
-from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
+from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError, quoted
 from vdbg_env.crash.files import mapped
 from vdbg_env.supervisor import proc
 
@@ -493,7 +493,7 @@ def dump_text(report: DumpReport) -> str:
     if report.not_armed:
         lines.append(f"({report.not_armed} other process(es) of the tree are not armed)")
     if files:
-        lines.append(f"read with: vdbg-env core {' '.join(files)}")
+        lines.append(f"read with: vdbg-env core {' '.join(map(quoted, files))}")
     return "".join(printable(line) + "\n" for line in lines)
 
 

@@ -9,7 +9,6 @@ import os
 import re
 import resource
 import selectors
-import shlex
 import shutil
 import signal
 import socket
@@ -30,7 +29,7 @@ import requests
 from docker import APIClient, errors, types
 from docker.utils import socket as frames
 
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, Interrupted, VdbgError
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, Interrupted, VdbgError, quoted
 from vdbg_env.common.programs import Completed
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.engine.client import GONE, OUR_LABEL, Engine, engine_errors, explain, no_such_image
@@ -473,7 +472,7 @@ def create_error(text: str) -> VdbgError | None:
         return HostNotAble(
             f"the engine's machine does not have {path!r}",
             cause="a mistyped path, or an engine on another machine (DOCKER_HOST), or in a virtual one without it",
-            next_step=f"ls -ld {shlex.quote(path)}; vdbg-env doctor shows which engine it is",
+            next_step=f"ls -ld {quoted(path)}; vdbg-env doctor shows which engine it is",
         )
     if "Duplicate mount point" in text:
         path = text.rpartition(":")[2].strip(' ."()')

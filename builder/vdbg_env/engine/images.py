@@ -19,7 +19,7 @@ from docker.utils import decode_json_header
 from docker.utils.json_stream import json_stream
 from pydantic import TypeAdapter, ValidationError
 
-from vdbg_env.common.errors import BadInput, EngineFailed
+from vdbg_env.common.errors import BadInput, EngineFailed, quoted
 from vdbg_env.common.programs import Completed
 from vdbg_env.common.stop import each_waited
 from vdbg_env.common.tar import tarfile
@@ -193,7 +193,7 @@ class DockerImages:
                             next_step="compare its sha256 on both sides, and copy it again",
                         )
         except OSError as error:
-            raise BadInput(f"{path} cannot be read: {error.strerror}", next_step=f"ls -l {path}") from error
+            raise BadInput(f"{path} cannot be read: {error.strerror}", next_step=f"ls -l {quoted(path)}") from error
 
     def layers(self, image: str) -> str:
         """See `ImageBuilder.layers`."""

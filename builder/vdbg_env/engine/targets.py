@@ -6,14 +6,13 @@ Below 150 lines: no client of an engine is loaded before one is asked.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vdbg_env.common.errors import BAD_INPUT, BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.errors import BAD_INPUT, BadInput, EngineFailed, HostNotAble, quoted
 from vdbg_env.crash.files import BinaryFile, BinaryFiles
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Targets:
                 raise BadInput(
                     f"{target} is not there",
                     cause="a mistyped path, or a path relative to another folder",
-                    next_step=f"ls -l {shlex.quote(folder if os.path.isdir(folder) else target)}",  # noqa: PTH112
+                    next_step=f"ls -l {quoted(folder if os.path.isdir(folder) else target)}",  # noqa: PTH112
                 )
             # The Docker SDK takes longer to import than most libraries take to verify.
             from vdbg_env.engine.images import ImageFiles
@@ -59,7 +58,7 @@ class Targets:
                     f"{target} is neither a file or folder here nor an image",
                     details=(error.what,),
                     cause="a mistyped path, a path relative to another folder, or an image that was not pulled",
-                    next_step=f"ls -l {target}, or docker pull {target.partition(':/')[0]}",
+                    next_step=f"ls -l {quoted(target)}, or docker pull {quoted(target.partition(':/')[0])}",
                 ) from error
             yield files
 

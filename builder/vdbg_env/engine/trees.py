@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, Final, Literal
 
 from vdbg_env import __version__
 from vdbg_env.common.console import one_line
-from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
+from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError, quoted
 from vdbg_env.common.plug_ins import SHIPPED
 from vdbg_env.common.programs import Programs
 from vdbg_env.common.resources import CHECKOUT, PACKAGE, READERS, SHIPPED_DATA
@@ -136,7 +136,7 @@ def _below(tree: TreeOnDisk, folder: str, prefix: str) -> Iterator[TreeEntry]:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda e: e.name)
     except OSError as error:
-        raise BadInput(f"cannot read {folder}: {error.strerror}", next_step=f"ls -ld {folder}") from error
+        raise BadInput(f"cannot read {folder}: {error.strerror}", next_step=f"ls -ld {quoted(folder)}") from error
     for entry in entries:
         relative = prefix + entry.name
         if _matches(relative, tree.exclude) or (not prefix and tree.only and not _matches(relative, tree.only)):
@@ -163,7 +163,7 @@ def _open(path: str) -> BinaryIO:
     try:
         return Path(path).open("rb")
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", next_step=f"ls -l {path}") from error
+        raise BadInput(f"cannot read {path}: {error.strerror}", next_step=f"ls -l {quoted(path)}") from error
 
 
 def extract(context: BuildContext, folder: Path) -> None:
@@ -187,7 +187,8 @@ def replace_folder(context: BuildContext, folder: PurePath, mark: str, ours: byt
         unfinished.rename(target)
     except OSError as error:
         raise BadInput(
-            f"{target} cannot be written: {error.strerror}", next_step=f"df -h {target.parent}; ls -ld {target.parent}"
+            f"{target} cannot be written: {error.strerror}",
+            next_step=f"df -h {quoted(target.parent)}; ls -ld {quoted(target.parent)}",
         ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -201,7 +202,7 @@ def _require_ours(folder: Path, mark: str, ours: bytes) -> None:
         empty = not any(folder.iterdir())
         rendered = (folder / mark).is_file() and ours in (folder / mark).read_bytes()
     except OSError as error:
-        raise BadInput(f"{folder} cannot be read: {error.strerror}", next_step=f"ls -ld {folder}") from None
+        raise BadInput(f"{folder} cannot be read: {error.strerror}", next_step=f"ls -ld {quoted(folder)}") from None
     if not (empty or rendered):
         raise BadInput(
             f"{folder} contains files that were not rendered here",
@@ -379,7 +380,7 @@ def _content(path: str) -> str:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", next_step=f"ls -l {path}") from error
+        raise BadInput(f"cannot read {path}: {error.strerror}", next_step=f"ls -l {quoted(path)}") from error
 
 
 # This program as a wheel, made of the files that run now: an image's guard is the very release that built it.

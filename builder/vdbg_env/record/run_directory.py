@@ -21,7 +21,7 @@ from io import SEEK_END, BytesIO
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from vdbg_env.common.errors import BadInput, HostNotAble
+from vdbg_env.common.errors import BadInput, HostNotAble, quoted
 from vdbg_env.common.files import NotAFile, open_file, opened, read_document, refusal_cause
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class RunDirectory:
             raise HostNotAble(
                 f"{path} cannot be opened: {error.strerror}",
                 cause="the workload, or another program, put that there",
-                next_step=f"mv {shlex.quote(str(path))} {shlex.quote(f'{path}.other')}, then the same again",
+                next_step=f"mv {quoted(path)} {quoted(f'{path}.other')}, then the same again",
             ) from error
         try:
             yield descriptor
@@ -404,13 +404,13 @@ class RunDirectory:
             raise BadInput(
                 f"run {self.path.name!r} has no report yet",
                 cause="it was cut off before its end",
-                next_step=f"vdbg-env runs report {self.path} --write",
+                next_step=f"vdbg-env runs report {quoted(self.path)} --write",
             ) from error
         if not isinstance(document, dict):
             raise BadInput(
                 f"{self.path / 'report.json'} is not a report",
                 cause="it was edited, or another program wrote it",
-                next_step=f"vdbg-env runs report {self.path} --write",
+                next_step=f"vdbg-env runs report {quoted(self.path)} --write",
             )
         return document
 

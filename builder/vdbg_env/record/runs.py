@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vdbg_env.common.console import nearest
-from vdbg_env.common.errors import BadInput, VdbgError
+from vdbg_env.common.errors import BadInput, VdbgError, quoted
 from vdbg_env.common.files import parse_json
 from vdbg_env.record.run_directory import LOCK, RunDirectory
 
@@ -135,7 +135,7 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
             raise BadInput(
                 f"the run of {name} has not begun",
                 cause="its job waits for nodes, or ended before it could begin",
-                next_step=f"squeue --me --start; what the job printed: {path / JOB_OUTPUT}",
+                next_step=f"squeue --me --start; what the job printed: {quoted(path / JOB_OUTPUT)}",
             )
     known = [p for p in home.iterdir() if _is_run(p)] if home.is_dir() else []
     if name == LATEST and known:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from gpucore.lineinfo import LineinfoReport, Verdict, verify
 from vdbg_env.common import plug_ins, yaml_source
 from vdbg_env.common.console import nearest
-from vdbg_env.common.errors import BAD_INPUT, BadInput, HostNotAble
+from vdbg_env.common.errors import BAD_INPUT, BadInput, HostNotAble, quoted
 from vdbg_env.common.flags import flag, named_values, read_by
 from vdbg_env.common.programs import ProgramRunner, Programs, read_gpus, toolkit_release
 from vdbg_env.common.resources import SHIPPED_DATA
@@ -213,7 +213,7 @@ def with_recorded_workload(request: RunbookRequest, head: RunHead) -> RunbookReq
     if not head.workload or any("[redacted" in word for word in head.workload):
         raise BadInput(
             f"the record of run {head.run!r} has no whole command line: a secret in it was left out",
-            next_step=f"give it again: vdbg-env runbook {request.runbook} --from {head.run} -- COMMAND ...",
+            next_step=f"give it again: vdbg-env runbook {request.runbook} --from {quoted(head.run)} -- COMMAND ...",
         )
     if not all(map(_can_be_started, head.workload)):
         raise BadInput(
@@ -245,7 +245,7 @@ def folder_gone(request: RunbookRequest, run: str) -> BadInput:
     begun = f"vdbg-env runbook {request.runbook}"
     again = f"{begun} -- COMMAND"
     if request.from_run:
-        again = f"{begun} --from {run} -- {shlex.join(request.argv)}; or --image, where it ran in a container"
+        again = f"{begun} --from {quoted(run)} -- {shlex.join(request.argv)}; or --image, where it ran in a container"
     return BadInput(
         f"the command of run {run!r} started in {request.folder}, and there is no such folder",
         cause="it was removed or renamed, or the run was recorded on another machine or in a container",
@@ -356,7 +356,7 @@ def recorded_placement(head: RunHead) -> PlacementRequest | None:
         raise BadInput(
             f"the ranks of run {head.run!r} were pods (--on k8s), and that placement is gone",
             cause=NO_PODS,
-            next_step=f"{IN_A_POD}. What was seen stays readable: vdbg-env runs report {head.run}",
+            next_step=f"{IN_A_POD}. What was seen stays readable: vdbg-env runs report {quoted(head.run)}",
         )
     return part_of(head, "placement", PlacementRequest) if head.placement else None
 
@@ -590,7 +590,7 @@ def _build(programs: ProgramRunner, nvcc: str, folder: Path) -> str:
         raise HostNotAble(
             f"the bundled sample could not be built: nvcc exited with {done.code}",
             cause="nvcc does not support the host compiler",
-            next_step=f"vdbg-env runbook NAME -- COMMAND ..., or try: nvcc {source}",
+            next_step=f"vdbg-env runbook NAME -- COMMAND ..., or try: nvcc {quoted(source)}",
             details=tuple(done.stderr.splitlines()[-3:]),
         )
     return program

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vdbg_env.common.console import json_text, printable, size_text
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted
 from vdbg_env.common.files import write_whole
 from vdbg_env.common.flags import flag
 
@@ -156,5 +156,5 @@ def as_text(report: CaptureReport) -> str:
     ):
         lines += [f"  {count} {what}"] if count else []
     lines += [f"  the recording ended early: {report.problem}"] if report.problem else []
-    lines += [f"replay: vdbg-env runbook NAME -i request={report.file} -- COMMAND"] if report.kept else []
+    lines += [f"replay: vdbg-env runbook NAME -i request={quoted(report.file)} -- COMMAND"] if report.kept else []
     return "".join(printable(line) + "\n" for line in lines)

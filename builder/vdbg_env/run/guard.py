@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vdbg_env.common.errors import VdbgError
+from vdbg_env.common.errors import VdbgError, quoted
 from vdbg_env.common.stop import ToldToStop, stoppable
 from vdbg_env.evidence.finding import Ended, EndedBy, Finding
 from vdbg_env.record.run_directory import GUARD
@@ -123,7 +122,7 @@ class Announcement:
             return str(results["fix"])
         if runbook := results.get("runbook"):
             flags = flags_after_guard(self.report.workload)
-            return f"vdbg-env runbook {runbook}{flags} --from {shlex.quote(self.directory)}"
+            return f"vdbg-env runbook {runbook}{flags} --from {quoted(self.directory)}"
         commands = (step.command or "" for step in typed_outside(self.report, self.directory).next_steps)
         if command := next((one for one in commands if one.startswith("vdbg-env runbook ")), None):
             return command

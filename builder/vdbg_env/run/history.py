@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from gpucore.mangling import short_name
 from vdbg_env.common.console import duration, json_text, printable, size_text
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted
 from vdbg_env.record.diff import Difference
 from vdbg_env.record.dump_files import Retention, retired
 from vdbg_env.record.event_log import Event, damaged, read_events, summarize, well_formed
@@ -386,7 +386,7 @@ def text(run: RecordedRun) -> str:
     elif run.condition in {"interrupted", "cut off"}:
         lines.append("  {}: {}".format(*way_on(head, str(run.directory))))
     elif run.condition == "finished":
-        lines.append(f"  all of it: vdbg-env runs report {run.directory}")
+        lines.append(f"  all of it: vdbg-env runs report {quoted(run.directory)}")
     return "\n".join(printable(line) for line in lines)
 
 

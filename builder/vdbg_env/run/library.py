@@ -17,7 +17,7 @@ from platformdirs import user_config_path
 from gpucore.code_map import LineSource
 from vdbg_env.common import yaml_source
 from vdbg_env.common.console import nearest, note
-from vdbg_env.common.errors import BadInput, HostNotAble, unreadable
+from vdbg_env.common.errors import BadInput, HostNotAble, quoted, unreadable
 from vdbg_env.common.programs import ProgramRunner
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument, Complaint, Value, YamlSource
@@ -172,7 +172,7 @@ class RunbookLibrary:
         raise BadInput(
             f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",
             cause="its recorded steps would be judged by other rules",
-            next_step=f"read the report of then: {run.path / 'report.md'}"
+            next_step=f"read the report of then: {quoted(run.path / 'report.md')}"
             if (run.path / "report.md").is_file()
             else f"vdbg-env runbook {runbook.name} begins anew",
         )

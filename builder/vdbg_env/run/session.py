@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from vdbg_env import __version__
-from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
+from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError, quoted
 from vdbg_env.common.stop import Interrupts, SignalInterrupts, ToldToStop, stoppable
 from vdbg_env.crash.files import CoreFiles
 from vdbg_env.crash.line_packs import packed_lines
@@ -274,7 +274,7 @@ class Session:
         if head.runbook != request.runbook:
             raise BadInput(
                 f"run {head.run!r} is a run of runbook {head.runbook!r}",
-                next_step=f"vdbg-env runbook {head.runbook} --resume {run}",
+                next_step=f"vdbg-env runbook {head.runbook} --resume {quoted(run)}",
             )
         if head.recorded_on:
             raise BadInput(
@@ -345,11 +345,12 @@ class Session:
         try:
             fresh = final_inputs(runbook, request.inputs, request.argv, self._environment)
         except BadInput as error:
+            again = f"vdbg-env runbook {runbook.name} --resume {quoted(request.resume)} -- COMMAND ..."
             raise BadInput(
                 f"the record of run {head.run!r} has no secrets, and its input {lost[0]!r} had one"
                 if not head.pseudonyms
                 else f"the record of run {head.run!r} has no secret and no host, and its input {lost[0]!r} had one",
-                next_step=f"give it again: vdbg-env runbook {runbook.name} --resume {request.resume} -- COMMAND ...",
+                next_step=f"give it again: {again}",
             ) from error
         redacted = _redacted_inputs(runbook, fresh, self._redactor(runbook, fresh, names)[0])
         for name in lost:
@@ -448,7 +449,7 @@ class Session:
         with stoppable():
             run = self._resumed(request.resume) if request.resume else self._begun()
             kept = {} if request.resume else self._texts(run)
-        directory, way_on = run.directory, f"vdbg-env runbook {run.head.runbook} --resume {run.directory.path}"
+        directory, way_on = run.directory, f"vdbg-env runbook {run.head.runbook} --resume {quoted(run.directory.path)}"
         directory.create()
         with directory.locked(run.head.host):
             if not request.resume:
@@ -541,7 +542,7 @@ def no_run_in(directory: RunDirectory, runbook: str) -> None:
     if directory.exists:
         raise BadInput(
             f"{directory.path} has a run already",
-            next_step=f"vdbg-env runbook {runbook} --resume {directory.path}, or another --run-dir",
+            next_step=f"vdbg-env runbook {runbook} --resume {quoted(directory.path)}, or another --run-dir",
         )
 
 

@@ -1,7 +1,12 @@
 """Errors say what happened, the usual cause and the next thing to type, on lines nobody can forge."""
 
+import os
+import subprocess
+
+import pytest
+
 from vdbg_env.common import console
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted
 from vdbg_env.common.yaml_source import Complaint
 
 
@@ -20,3 +25,17 @@ def test_a_newline_in_the_input_forges_no_line() -> None:
 def test_the_caret_stands_under_the_column() -> None:
     complaint = Complaint(file="f", line=3, column=5, what="wrong", excerpt="\tab: c", suggestion="d")
     assert complaint.lines() == ("f:3:5: wrong (did you mean 'd'?)", "     ab: c", "        ^")
+
+
+@pytest.mark.parametrize(
+    "name", [b"plain", b"two words", b"it's $HOME", b"a\nb\\'c", b"caf\xe9.log", "ж\u202e".encode()]
+)
+def test_a_word_of_a_command_can_be_typed_as_it_is_shown(name: bytes) -> None:
+    shown = console.printable(quoted(os.fsdecode(name)))
+    assert shown.isprintable()
+    ran = subprocess.run(["bash", "-c", f"printf %s {shown}"], capture_output=True, check=True)
+    assert ran.stdout == name
+
+
+def test_a_byte_that_is_no_utf_8_is_shown_as_that_byte() -> None:
+    assert console.printable(os.fsdecode(b"caf\xe9.log")) == "caf\\xe9.log"
