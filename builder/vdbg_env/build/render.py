@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpucore.arming import arming
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted, unreadable
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.engine.trees import replace_folder
 from vdbg_env.image.context import ROOT, BuildContext, FileBytes
@@ -83,7 +83,8 @@ def render_patch(
     Returns what the patch does not do in addition.
 
     `without_requests` is why the runbook is not begun on a server with these inputs. The same holds for the folder as
-    for `render`. Raises BadInput for a file without an object to arm, and for a run that the pod would not begin.
+    for `render`. Raises BadInput for a file without an object to arm, for a run that the pod would not begin, and where
+    the folder has an undo that says something else.
     """
     from vdbg_env.image.patch import OBJECT, PATCH, UNDO, Arming, arming_patch  # these two are for an object alone
     from vdbg_env.runbook.workload import recognise
@@ -99,9 +100,26 @@ def render_patch(
             next_step="add -i request=synthetic, or -i request=FILE with a file that the container has",
         )
     items = (_file(PATCH, patch.text), _file(UNDO, patch.undo), _file(OBJECT, patch.object))
+    _keep_undo(folder / UNDO, patch.undo)
     files = replace_folder(BuildContext(items=items), folder, PATCH, _OUR_PATCH)
-    step = patch.apply.replace(PATCH, str(folder / PATCH)).replace(OBJECT, str(folder / OBJECT))
+    step = patch.apply.replace(PATCH, quoted(folder / PATCH)).replace(OBJECT, quoted(folder / OBJECT))
     return Rendering(folder=folder, files=files, digest=None, next_step=step), patch.notes
+
+
+def _keep_undo(path: Path, new: str) -> None:
+    """Raise BadInput where another undo would be lost: with its patch applied, it is the only way back."""
+    try:
+        before = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if before != new.encode():
+        raise BadInput(
+            f"{path} would be replaced by another one",
+            cause="FILE was read back from the cluster with that patch in it, or is another object",
+            next_step=f"name another folder; if that patch is not applied, rm -r {quoted(path.parent)}",
+        )
 
 
 def _context(plan: BuildPlan, run: RunSettings, format: Format, dialect: Dialect, pulled: str | None) -> BuildContext:
@@ -128,20 +146,21 @@ def _file(name: str, text: str) -> FileBytes:
 def _next_step(format: Format, folder: Path, run: RunSettings, plan: BuildPlan) -> str:
     """Return what to type next; what is built without `vdbg-env build` is not proven, so the proof is part of it."""
     proof = " ".join(f"{run.image}:{ROOT}/{artifact}" for artifact in plan.artifacts)
+    here = quoted(folder)
     match format:
         case "dockerfile":
             option = "" if plan.network == "default" else f"--network {plan.network} "
-            return f"docker build {option}--tag {run.image} {folder} && vdbg-env verify {proof}"
+            return f"docker build {option}--tag {run.image} {here} && vdbg-env verify {proof}"
         case "compose":
-            compose = f"docker compose --project-directory {folder}"
+            compose = f"docker compose --project-directory {here}"
             return f"{compose} build && vdbg-env verify {proof} && {compose} run --rm debug"
         case "k8s":
-            apply = f"kubectl apply --filename {folder}/pod.yaml"
+            apply = f"kubectl apply --filename {quoted(folder / 'pod.yaml')}"
             if run.seccomp != "ptrace":
                 return apply
             profile = f"{KUBELET_SECCOMP}/{LOCALHOST_PROFILE}"
-            return f"on every node: install -D -m 644 {folder}/{SECCOMP_FILE} {profile}; then {apply}"
+            return f"on every node: install -D -m 644 {quoted(folder / SECCOMP_FILE)} {profile}; then {apply}"
         case "apptainer":
-            return f"cd {folder} && apptainer build debug.sif apptainer.def (not proven: vdbg-env build proves)"
+            return f"cd {here} && apptainer build debug.sif apptainer.def (not proven: vdbg-env build proves)"
         case "slurm":
-            return f"sbatch --nodes=1 {folder}/job.sh COMMAND..."
+            return f"sbatch --nodes=1 {quoted(folder / 'job.sh')} COMMAND..."

@@ -99,7 +99,7 @@ def arming_patch(text: str, name: str, arming: Arming) -> ArmingPatch:
         apply=apply,
         notes=tuple(notes),
         workloads=tuple(
-            (*_own_command(pod["containers"][at]), *map(str, pod["containers"][at].get("args") or ()))
+            (*_own_command(pod["containers"][at]), *_words(pod["containers"][at], "args"))
             for _, pod in _templates(found)
             for at in _armed(pod["containers"])
         ),
@@ -183,6 +183,9 @@ def _changes(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iter
     yield from _of_object(found, arming, notes)
     of_object, takes = len(notes), False
     templates = list(_templates(found))
+    workload = [pod["containers"][at] for _, pod in templates for at in _armed(pod["containers"])]
+    if any(_is_armed(_words(container, "command")) for container in workload):
+        notes.append(f"FILE is armed already: {UNDO} brings that back, not the command before it.")
     for path, pod in templates:
         if not _with_gpus(pod["containers"]):
             notes.append(f"No container has a limit of {_GPU}, so the first is armed: {pod['containers'][0]['name']}.")
@@ -268,8 +271,25 @@ def _debugged(path: Path, container: Mapping[str, Any], arming: Arming) -> Itera
 
 def _own_command(container: Mapping[str, Any]) -> list[str]:
     """Return a container's command, without what an earlier patch put around it."""
-    command = container.get("command") or []
-    return list(map(str, command[4:] if command[:2] == ["/bin/sh", "-c"] and command[3:4] == [_START] else command))
+    command = _words(container, "command")
+    return command[4:] if _is_armed(command) else command
+
+
+def _is_armed(command: list[str]) -> bool:
+    return command[:2] == ["/bin/sh", "-c"] and command[3:4] == [_START]
+
+
+def _words(container: Mapping[str, Any], name: str) -> list[str]:
+    """Return `command` or `args`; raises BadInput for a text, which Kubernetes takes no more than we do."""
+    words = container.get(name) or []
+    if not isinstance(words, list):
+        example = "[vllm, serve, MODEL]" if name == "command" else '[--port, "8000"]'
+        raise BadInput(
+            f"`{name}` of container {container['name']} is not a list",
+            cause="Kubernetes wants one item for each word, and refuses such an object too",
+            next_step=f"write it as in {name}: {example}",
+        )
+    return list(map(str, words))
 
 
 def _mounted(path: Path, container: Mapping[str, Any]) -> Iterator[_Change]:

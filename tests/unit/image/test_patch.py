@@ -340,6 +340,14 @@ def test_another_image_needs_the_command_in_the_file() -> None:
     assert "vdbg/debug:1" in arming_patch(DEPLOYMENT, "FILE", other).text
 
 
+@pytest.mark.parametrize("field", ["command", "args"])
+def test_a_command_that_is_a_text_is_not_taken_apart(field: str) -> None:
+    found = object_of(DEPLOYMENT)
+    found["spec"]["template"]["spec"]["containers"][-1][field] = "vllm serve"
+    with pytest.raises(BadInput, match=f"`{field}` of container server is not a list"):
+        arming_patch(yaml.safe_dump(found), "FILE", ARMING)
+
+
 def started(folder: Path, path: str, *words: str) -> list[str]:
     script = armed_start(f"{folder}/a pod", {"CUDA_COREDUMP_FILE": "$here/core.%p"})
     done = subprocess.run(
@@ -354,6 +362,8 @@ def test_a_command_starts_under_guard_and_without_it(tmp_path: Path) -> None:
     out, core, said = started(tmp_path, "/usr/bin:/bin", *words)
     assert (out, core) == ("two words", f"{tmp_path}/a pod/core.%p")
     assert "armed, but not guarded" in said
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    assert f"GPU cores go to {tmp_path}/a pod; the kernel writes those of processes by core_pattern: {pattern}" in said
     assert (tmp_path / "a pod").is_dir()
     tool = tmp_path / "bin" / "vdbg-env"
     tool.parent.mkdir()
