@@ -216,17 +216,21 @@ def merge_command(packs: tuple[str, ...], output: str) -> int:
 @lines_command.command("prune")
 @click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--max-size", required=True, metavar="SIZE", help="Keep at most this much, such as 2g; 0 removes all.")
-@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
-def prune_command(folder: Path | None, max_size: str, dry_run: bool) -> int:
-    """Remove the least recently used packs from the download cache, or from FOLDER.
+@click.option("--yes", is_flag=True, help="Really remove; otherwise only show what would go.")
+@click.option("--dry-run", is_flag=True, hidden=True, expose_value=False)  # of before --yes, when it removed at once
+def prune_command(folder: Path | None, max_size: str, yes: bool) -> int:
+    """Remove the least recently used packs from the download cache, or from FOLDER, with --yes; else show them.
 
-    The cache also prunes itself, to the size in VDBG_LINES_CACHE (4g).
+    Files that are no line packs stay. The cache also prunes itself, to the size in VDBG_LINES_CACHE (4g).
 
     \b
     Example:
       vdbg-env lines prune --max-size 1g
+      vdbg-env lines prune --max-size 1g --yes
     """
-    found = prune(folder or cache_folder(), parse_size(max_size, "--max-size"), dry_run=dry_run)
+    found = prune(folder or cache_folder(), parse_size(max_size, "--max-size"), remove=yes)
     for path, size in found:
-        console.show(f"{'would remove' if dry_run else 'removed'} {path} ({size_text(size)})\n")
+        console.show(f"{'removed' if yes else 'would remove'} {path} ({size_text(size)})\n")
+    if found and not yes:
+        console.note("nothing was removed yet: the same command with --yes does it")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from gpucore.code_identity import CompilerNote, compiler_notes, outermost_count
 from gpucore.code_map import CodeMap
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import EntryKind, find_device_code
-from gpucore.line_pack import LineRecord
+from gpucore.line_pack import PACK_MAGIC, LineRecord
 from gpucore.line_packs import LinePack, PackedHeaders, PackWriter, Provenance, merge, records_of
 from gpucore.mangling import demangle
 from vdbg_env.common.console import json_text, printable, size_text
 from vdbg_env.common.errors import BadInput
+from vdbg_env.common.files import opened
 from vdbg_env.crash.files import BinaryFile, BinarySource
 from vdbg_env.crash.line_packs import SUFFIX, LineStore, PackFile
 from vdbg_env.image.plan import LABEL_DIGEST
@@ -204,12 +206,16 @@ def cache_folder() -> Path:
 
 
 def least_used(folder: Path, most_bytes: int) -> list[Path]:
-    """Return the packs to remove for the others to fit into some bytes: those unused for longest."""
+    """Return the packs to remove for the others to fit into some bytes: those unused for longest.
+
+    A file that only has the name of a pack is none.
+    """
     found = []
     for path in folder.glob(f"*{SUFFIX}"):
-        with contextlib.suppress(FileNotFoundError):  # another process removed it
-            status = path.stat()
-            found.append((status.st_mtime, status.st_size, path))
+        with contextlib.suppress(OSError), opened(path) as file:  # removed by another process, or another user's
+            if file.read(len(PACK_MAGIC)) == PACK_MAGIC:
+                status = os.fstat(file.fileno())
+                found.append((status.st_mtime, status.st_size, path))
     found.sort(key=lambda row: (-row[0], row[2]))
     removed, total = [], 0
     for _, size, path in found:
@@ -219,13 +225,13 @@ def least_used(folder: Path, most_bytes: int) -> list[Path]:
     return removed
 
 
-def prune(folder: Path, most_bytes: int, *, dry_run: bool) -> tuple[tuple[str, int], ...]:
-    """Remove the packs unused for longest until the others fit into some bytes; return path and size of each.
+def prune(folder: Path, most_bytes: int, *, remove: bool) -> tuple[tuple[str, int], ...]:
+    """Return the packs unused for longest, until the others fit into some bytes, and remove them if asked to.
 
-    Raises BadInput where one cannot be removed.
+    Each has its path and its size. Raises BadInput where one cannot be removed.
     """
     found = {path: path.stat().st_size for path in least_used(folder, most_bytes)}
-    for path in found if not dry_run else ():
+    for path in found if remove else ():
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

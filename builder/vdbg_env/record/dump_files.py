@@ -159,7 +159,7 @@ def retired(things: Sequence[Thing], retention: Retention, *, now: float) -> tup
 def _why(thing: Stored, place: int, total: int, retention: Retention, now: float) -> str | None:
     """Return the rule that removes a thing; `total` is its size and that of every newer one."""
     if retention.keep is not None and place > retention.keep:
-        return f"the newest {retention.keep} are kept" if retention.keep != 1 else "the newest one is kept"
+        return {0: "none is kept", 1: "not the newest"}.get(retention.keep, f"not among the newest {retention.keep}")
     if retention.older_than_s is not None and now - thing.modified > retention.older_than_s:
         return f"{age_text(now - thing.modified)} old"
     if retention.max_bytes is not None and total > retention.max_bytes:

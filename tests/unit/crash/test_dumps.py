@@ -47,7 +47,7 @@ def test_the_texts_read_as_their_goldens() -> None:
     texts = [
         list_text(DumpList(place="volume vdbg-dumps", now=NOW, dumps=DUMPS)),
         list_text(DumpList(place="/empty", now=NOW, dumps=())),
-        prune_text(Prune(place="/x", removed=False, removals=(Removal(dump=DUMPS[1], why="the newest 2 are kept"),))),
+        prune_text(Prune(place="/x", removed=False, removals=(Removal(dump=DUMPS[1], why="not among the newest 2"),))),
         prune_text(Prune(place="/x", removed=True, removals=(Removal(dump=DUMPS[1], why="3 d old"),))),
         prune_text(Prune(place="/x", removed=True, removals=())),
         export_text(Export(place="/x", target="crash.tar", files=(exported,))),

@@ -158,11 +158,19 @@ def test_the_cache_keeps_within_its_bound(server: Server, monkeypatch: pytest.Mo
     monkeypatch.setenv("VDBG_LINES_CACHE", str(max(len(ONE), len(OTHER))))
     assert vdbg_env("lines", "list", server.address).status == 0
     assert len(cached()) == 1
-    ran = vdbg_env("lines", "prune", "--max-size", "0", "--dry-run")
-    assert ran.stdout.startswith("would remove")
-    assert len(cached()) == 1
-    assert vdbg_env("lines", "prune", "--max-size", "0").stdout.startswith("removed")
+    for words in ((), ("--dry-run",)):
+        ran = vdbg_env("lines", "prune", "--max-size", "0", *words)
+        assert ran.stdout.startswith("would remove")
+        assert len(cached()) == 1
+    assert vdbg_env("lines", "prune", "--max-size", "0", "--yes").stdout.startswith("removed")
     assert cached() == []
+
+
+def test_a_file_that_only_has_the_name_of_a_pack_is_not_pruned(tmp_path: Path) -> None:
+    (tmp_path / "poem.lines").write_text("not for you\n")
+    (tmp_path / "pack.lines").write_bytes(ONE)
+    assert vdbg_env("lines", "prune", str(tmp_path), "--max-size", "0", "--yes").status == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["poem.lines"]
 
 
 def test_pushing_twice_changes_nothing(server: Server) -> None:
