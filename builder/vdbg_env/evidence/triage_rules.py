@@ -18,7 +18,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from vdbg_env.common.console import nearest
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, quoted
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument, Complaint, Path, YamlSource, read, read_tables, validate
 from vdbg_env.evidence.finding import HowKnown
@@ -404,17 +404,24 @@ class RuleBook:
 
 def rule_book(folder: pathlib.Path | None = None) -> RuleBook:
     """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
-    folder = folder or SHIPPED_DATA / "runbooks" / "triage"
+    shipped = SHIPPED_DATA / "runbooks" / "triage"
+    folder = folder or shipped
     files = read_tables(folder)
     if not files:
-        raise BadInput(f"{folder} holds no triage rules", next_step="leave --rules out to use the shipped ones")
-    return read_rule_book(files)
+        is_one = "is a file, and --rules names a folder" if folder.is_file() else "holds no triage rules"
+        raise BadInput(f"{folder} {is_one}", next_step=f"cp -r {quoted(shipped)} rules, and add yours to that copy")
+    try:
+        return read_rule_book(files)
+    except BadDocument as error:
+        hint = f"compare it with the shipped rules; a folder of rules is a whole copy of theirs: {quoted(shipped)}"
+        raise BadDocument(error.complaints, next_step=hint) from None
 
 
 def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:
     """Read the files of a triage folder, (name, bytes) each.
 
-    Raises BadDocument with every complaint of all of them, BadInput for more rules than one search can look for.
+    Raises BadDocument with every complaint of all of them, BadInput for more rules than one search can look for. What
+    they name of one another is looked at once each can be read, or a wrong field would cost a complaint for each name.
     """
     classes: dict[str, ClassDocument] = {}
     rules: list[RuleDocument] = []
@@ -424,25 +431,35 @@ def read_rule_book(files: Iterable[tuple[str, bytes]]) -> RuleBook:
     complaints: list[Complaint] = []
     sources = sorted((read(data, name) for name, data in files), key=lambda s: s.name)
     cures = [source for source in sources if _kind(source) == "TriageRemedies"]
-    for source in sorted((s for s in sources if s not in cures), key=lambda s: _kind(s) != "TriageClasses"):
+    named: list[tuple[YamlSource, str, Sequence[RuleDocument | ClueDocument]]] = []
+    for source in (s for s in sources if s not in cures):
         try:
             match _kind(source):
                 case "TriageClasses":
-                    classes |= {entry.name: entry for entry in validate(ClassesDocument, source).classes}
+                    entries = validate(ClassesDocument, source).classes
+                    complaints += _twice([entry.name for entry in entries], classes, ("classes", "name"), source)
+                    classes |= {entry.name: entry for entry in entries}
                 case "TriageClues":
                     words = validate(CluesDocument, source)
+                    named.append((source, "clues", words.clues))
                     clues += words.clues
                     clue_literals += words.literals
-                    complaints += _no_class(words.clues, "clues", source, classes)
                 case "TriageCalibration":
                     calibration = validate(CalibrationDocument, source)
                 case _:
-                    document = validate(RulesDocument, source)
-                    rules += document.rules
-                    complaints += _no_class(document.rules, "rules", source, classes)
-                    complaints += _incomplete(document.rules, source)
+                    found = validate(RulesDocument, source).rules
+                    named.append((source, "rules", found))
+                    complaints += _twice(
+                        [rule.id for rule in found], {rule.id for rule in rules}, ("rules", "id"), source
+                    )
+                    complaints += _incomplete(found, source)
+                    rules += found
         except BadDocument as error:
             complaints += error.complaints
+    if complaints:
+        raise BadDocument(tuple(complaints))
+    for source, key, all_of_it in named:
+        complaints += _no_class(all_of_it, key, source, classes)
     try:
         remedies = read_remedies(cures, {rule.id for rule in rules}, classes)
     except BadDocument as error:
@@ -496,6 +513,15 @@ def _no_class(
             if said is not None and said not in classes:
                 path: Path = (key, index, name)
                 yield source.complaint(path, f"no class {said!r}", suggestion=nearest(said, classes))
+
+
+def _twice(
+    names: Sequence[str], known: Collection[str], place: tuple[str, str], source: YamlSource
+) -> Iterator[Complaint]:
+    """Yield a complaint about each name that is in `known` already, or was in this document before."""
+    for index, name in enumerate(names):
+        if name in known or name in names[:index]:
+            yield source.complaint((place[0], index, place[1]), f"{name!r} is there already")
 
 
 def _incomplete(rules: Sequence[RuleDocument], source: YamlSource) -> Iterator[Complaint]:

@@ -1,14 +1,17 @@
 """The shipped rules: well formed, sourced, and unable to take more than linear time."""
 
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.triage import shipped, triage_bytes
+from vdbg_env.common.errors import BadInput
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN
-from vdbg_env.evidence.triage_rules import Rule, read_rule_book
+from vdbg_env.evidence.triage_rules import Rule, read_rule_book, rule_book
 
 CLASSES = {
     "illegal-memory-access", "misaligned-address", "device-side-assert", "kernel-hang", "nccl-failure", "out-of-memory",
@@ -69,6 +72,49 @@ def test_an_unknown_class_is_a_complaint_with_the_nearest_name() -> None:
     with pytest.raises(BadDocument) as caught:
         read_rule_book([("rules.yaml", text), ("classes.yaml", classes)])
     assert "did you mean 'nccl-failure'?" in caught.value.details[0]
+
+
+def shipped_with(folder: Path, text: str) -> Path:
+    """Return a copy of the shipped rules, with a rule added."""
+    copied = folder / "rules"
+    shutil.copytree(SHIPPED_DATA / "runbooks" / "triage", copied)
+    with (copied / "cuda.yaml").open("a") as file:
+        file.write(text)
+    return copied
+
+
+OWN = """\
+  - id: {}
+    class: out-of-memory
+    text: [my allocator gave up]
+    source: {{program: p, file: f, {}: '1'}}
+"""
+
+
+def test_a_wrong_field_is_one_complaint_with_the_way_to_the_shipped_rules(tmp_path: Path) -> None:
+    """The rules of its file were unknown then to 45 remedies."""
+    with pytest.raises(BadDocument) as caught:
+        rule_book(shipped_with(tmp_path, OWN.format("mine", "vresion")))
+    assert [complaint.what for complaint in caught.value.complaints] == [
+        "the key 'version' is missing", "unknown key 'vresion'",
+    ]  # fmt: skip
+    assert str(SHIPPED_DATA / "runbooks" / "triage") in (caught.value.next_step or "")
+
+
+@pytest.mark.parametrize("name", ["mine", "nccl-warn"])
+def test_an_id_that_is_there_already_is_refused_in_its_place(name: str, tmp_path: Path) -> None:
+    """Of its own file, and of another one."""
+    assert name == "mine" or name in {rule.id for rule in shipped().rules}
+    with pytest.raises(BadDocument) as caught:
+        rule_book(shipped_with(tmp_path, OWN.format("mine", "version") + OWN.format(name, "version")))
+    assert [complaint.what for complaint in caught.value.complaints] == [f"{name!r} is there already"]
+
+
+def test_a_file_is_no_folder_of_rules(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").touch()
+    with pytest.raises(BadInput, match="is a file, and --rules names a folder") as caught:
+        rule_book(tmp_path / "mine.yaml")
+    assert (caught.value.next_step or "").startswith("cp -r ")
 
 
 def test_a_rule_without_a_source_is_refused() -> None:
