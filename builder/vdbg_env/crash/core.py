@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -30,7 +29,7 @@ from gpucore.elf import Buffer
 from gpucore.errors import GpucoreError, UnreadableBinary
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import counted, json_text, printable
-from vdbg_env.common.errors import BAD_INPUT, BadInput
+from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.places import (
     AddressWhy,
@@ -63,6 +62,8 @@ _MOST_EXPLAINED: Final = 8
 _MOST_KERNELS: Final = 10
 _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32
+_DAY_S: Final = 86_400
+_ONE_RUN_S: Final = _DAY_S  # a hang may be looked at, and its other ranks dumped, on the morning after
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
@@ -231,12 +232,32 @@ def verdict(readings: Sequence[Core]) -> str:
     """Return what several cores come to, in one line: the first exception in time, else that there is none."""
     faulting = [reading for reading in readings if reading.faults]
     if faulting:
-        rank = rank_of(faulting[0].file)
+        shown, order = _first_in_time(faulting)
+        rank = rank_of(shown.file)
         where = f" (rank {rank})" if rank is not None else ""
-        first = ", first in time" if len(faulting) > 1 else ""
-        return f"{len(faulting)} of {len(readings)} cores with an exception{first}: {_headline(faulting[0])}{where}"
+        return f"{len(faulting)} of {len(readings)} cores with an exception{order}: {_headline(shown)}{where}"
     whole = all(reading.core.complete for reading in readings)
     return f"no exception in {'' if whole else 'what could be read of '}{len(readings)} cores"
+
+
+def _first_in_time(faulting: Sequence[Core]) -> tuple[Core, str]:
+    """Return the core that faulted first, of the newest run, and in words how its time stands to the others'."""
+    if not all(map(_tells_its_time, faulting)):
+        return faulting[0], ", in no known order; one of them" if len(faulting) > 1 else ""
+    start = len(faulting) - 1
+    while start and faulting[start].written - faulting[start - 1].written <= _ONE_RUN_S:
+        start -= 1
+    newest = faulting[start:]
+    first = [reading for reading in newest if reading.written == newest[0].written]
+    order = ""
+    if len(first) > 1:
+        order = f"{'all' if len(first) == len(newest) else f'the first {len(first)}'} in one second; one of them"
+    elif len(newest) > 1:
+        order = "first in time"
+    if start:
+        days = (newest[-1].written - faulting[0].written) / _DAY_S
+        order = f"over {days:.0f} days, so not of one run; of the newest{f' {len(newest)}, {order}' if order else ''}"
+    return newest[0], f", {order}" if order else ""
 
 
 def _summary(readings: Sequence[Core], faulting: Sequence[Core], others: Sequence[Core]) -> Iterator[str]:
@@ -246,7 +267,10 @@ def _summary(readings: Sequence[Core], faulting: Sequence[Core], others: Sequenc
     yield verdict(readings)
     yield f"  {'rank  ' if ranked else ''}   when  core"
     for reading in [*faulting, *others]:
-        when = f"+{reading.written - start:.0f} s" if start and own == _tells_its_time(reading) else "?"
+        when = "?"
+        if start and own == _tells_its_time(reading):
+            later = reading.written - start
+            when = f"+{later:.0f} s" if later < _DAY_S else f"+{later / _DAY_S:.0f} d"
         rank = ranks[id(reading)]
         shown = f"{rank if rank is not None else '?':>4}  " if ranked else ""
         yield f"  {shown}{when:>7}  {printable(reading.file)}: {_headline(reading)}"
@@ -307,7 +331,7 @@ def next_commands(reading: Core) -> tuple[str, ...]:
     places: Sequence[Fault | WarpGroup] = reading.faults or reading.warp_groups[:1]
     without = [place.kernel for place in places if place.kernel and not (place.location and place.location.chain)]
     if any(_may_be_vllm(demangle(kernel)) for kernel in without):
-        return (f"vdbg-env lines build vllm==VERSION --core {shlex.quote(reading.file)}",)
+        return (f"vdbg-env lines build vllm==VERSION --core {quoted(reading.file)}",)
     return ()
 
 

@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-from vdbg_env.common.errors import BadInput, HostNotAble, unreadable
+from vdbg_env.common.errors import BadInput, HostNotAble, quoted, unreadable
 from vdbg_env.common.stop import asked, go_on
 
 Buffer = bytes | memoryview
@@ -194,7 +194,7 @@ def _is_candidate(path: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreFile:
-    """A GPU core dump on disk, expanded if it was gzipped; `modified` is the file's time in seconds of the epoch."""
+    """A GPU core dump on disk, expanded where it was packed; `modified` is the file's time in seconds of the epoch."""
 
     name: str
     data: Buffer
@@ -203,8 +203,10 @@ class CoreFile:
 
 
 _GZIP: Final = b"\x1f\x8b"
+_PACKED: Final = (_GZIP, b"\x28\xb5\x2f\xfd")  # gzip and zstd
 _PIECE: Final = 1 << 20
-_SUFFIXES: Final = (".nvcudmp", ".nvcudmp.gz")
+_FEW: Final = 4 << 10  # bytes of zstd's: four of them may expand to 128 KiB
+_SUFFIXES: Final = (".nvcudmp", ".nvcudmp.gz", ".nvcudmp.zst")
 
 
 class CoreFiles:
@@ -227,20 +229,20 @@ class CoreFiles:
             if not found:
                 raise BadInput(
                     f"no GPU core dump below {target}",
-                    cause="none was written, or it is compressed and its name ends in something else than .nvcudmp.gz",
-                    next_step=f"ls -R {target}",
+                    cause="none was written, or it is packed in another way than by gzip or zstd",
+                    next_step=f"ls -R {quoted(target)}",
                 )
             return tuple(found)
         _refuse_what_cannot_be_mapped(path)
         return (target,)
 
-    def is_gzipped(self, path: str) -> bool:
-        """Say whether this is a gzipped file, and not a tar; raises BadInput when it cannot be read."""
+    def is_packed(self, path: str) -> bool:
+        """Say whether this is a file packed by gzip or zstd, and not a tar; raises BadInput when it cannot be read."""
         if not os.path.isfile(path):  # noqa: PTH113 - and a pipe must not be opened: that would wait for ever
             return False
         try:
             with Path(path).open("rb") as file:
-                if file.read(2) != _GZIP:
+                if not file.read(HEAD).startswith(_PACKED):
                     return False
                 from vdbg_env.crash.archives import is_tar  # loaded on first use: most cores are not packed
 
@@ -251,13 +253,13 @@ class CoreFiles:
 
     @contextmanager
     def open(self, path: str) -> Iterator[CoreFile]:
-        """Yield the dump's bytes; a gzipped one that is cut short gives what could be expanded, and says so."""
+        """Yield the dump's bytes; a packed one that is cut short gives what could be expanded, and says so."""
         if asked.gone:
             go_on()
         try:
             with Path(path).open("rb") as file:
                 modified = os.fstat(file.fileno()).st_mtime
-                if file.read(2) != _GZIP:
+                if not file.read(HEAD).startswith(_PACKED):
                     with mapped(file.fileno(), path) as data:
                         yield CoreFile(name=path, data=data, modified=modified)
                     return
@@ -295,7 +297,7 @@ def is_dump(path: Path) -> bool:
             return True
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
-            if head.startswith(_GZIP):
+            if head.startswith(_PACKED):
                 return packed_kind(head + file.read(PACKED_HEAD_BYTES - HEAD_BYTES)) == "gpu-core"
             return kind_of(head) == "gpu-core"
     except OSError as error:
@@ -319,22 +321,50 @@ def _refuse_what_cannot_be_mapped(path: Path) -> None:
 
 
 def _expand_core(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
-    """Write the expanded bytes; return a note when the gzip stream is damaged or ends early."""
+    """Write the expanded bytes; return a note when the stream is damaged or ends early."""
     room = shutil.disk_usage(tempfile.gettempdir()).free - KEEP_FREE
     written = 0
+    kind = "gzip" if source.read(2) == _GZIP else "zstd"
+    source.seek(0)
     try:
-        with gzip.GzipFile(fileobj=source) as stream:
-            while chunk := stream.read1(_PIECE):
-                written += len(chunk)
-                if written > room:
-                    raise HostNotAble(
-                        f"no room to expand {name} in {tempfile.gettempdir()}",
-                        next_step="TMPDIR=/a/larger/disk vdbg-env core ...",
-                    )
-                target.write(chunk)
+        for chunk in _gunzip(source) if kind == "gzip" else unzstd(iter(partial(source.read, _FEW), b"")):
+            written += len(chunk)
+            if written > room:
+                raise HostNotAble(
+                    f"no room to expand {name} in {tempfile.gettempdir()}",
+                    next_step="TMPDIR=/a/larger/disk vdbg-env core ...",
+                )
+            target.write(chunk)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        return f"truncated: the gzip stream ends early ({error}); {written} bytes could be expanded"
+        return f"truncated: the {kind} stream ends early ({error}); {written} bytes could be expanded"
     return None
+
+
+def _gunzip(source: IO[bytes]) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=source) as stream:
+        while chunk := stream.read1(_PIECE):
+            yield chunk
+
+
+def unzstd(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompress frame after frame; raises EOFError when the last one breaks off, or one is damaged."""
+    from zstandard import ZstdDecompressor, ZstdError  # what reads cores in an image has the standard library alone
+
+    frame = ZstdDecompressor().decompressobj()
+    for data in raw:
+        for at in range(0, len(data), _FEW):
+            piece = data[at : at + _FEW]
+            while piece:
+                if frame.eof:
+                    frame = ZstdDecompressor().decompressobj()
+                try:
+                    expanded = frame.decompress(piece)
+                except ZstdError as error:
+                    raise EOFError(str(error)) from None
+                yield expanded
+                piece = frame.unused_data
+    if not frame.eof:
+        raise EOFError("it ends in the middle of its compressed data")
 
 
 class SourceText(Protocol):

@@ -325,7 +325,7 @@ def _cubins(
 
     What a folder or a wheel has that cannot be read is noted; a file that was named itself raises UnreadableBinary.
     """
-    if _is_gzipped(file):
+    if _is_packed(file):
         with CoreFiles().open(file) as core:
             yield from _of_core(file, core.data)
         return
@@ -344,9 +344,9 @@ def _cubins(
                 notes.append(f"{binary.name}: not read: {error.what}")
 
 
-def _is_gzipped(file: str) -> bool:
+def _is_packed(file: str) -> bool:
     try:
-        return CoreFiles().is_gzipped(file)
+        return CoreFiles().is_packed(file)
     except BAD_INPUT:
         return False  # the name of an image, or something that the other reader explains better
 

@@ -6,7 +6,6 @@ import codecs
 import errno
 import os
 import re
-import shlex
 import stat
 import sys
 import zlib
@@ -16,12 +15,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import zstandard
-
 from gpucore.errors import ExplainedError
 from vdbg_env.common.console import json_text, printable
-from vdbg_env.common.errors import BAD_INPUT, BadInput, unreadable
+from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted, unreadable
 from vdbg_env.common.stop import asked, go_on
+from vdbg_env.crash.files import unzstd
 from vdbg_env.evidence.finding import UNKNOWN
 from vdbg_env.evidence.knowledge import shipped_knowledge
 from vdbg_env.evidence.system import parse_kernel_log
@@ -236,12 +234,12 @@ def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
         if head.startswith(_GZIP):
             head, raw = _head(_gunzip(raw))
         elif head.startswith(_ZSTD):
-            head, raw = _head(_unzstd(raw))
+            head, raw = _head(unzstd(raw))
         # A zero byte is no text: a disk that lost its power leaves blocks of them, and UTF-16 without its mark is ASCII
         # with one next to each letter.
         _refuse_binary(head, name)
         yield from (data.replace(b"\0", b"") for data in (_utf8(raw) if head.startswith(_UTF_16) else raw))
-    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, zlib.error) as error:
         raise BadInput(f"{name} is damaged: {error}", cause="the file was cut while it was written or copied") from None
     except OSError as error:
         raise unreadable(name, error) from None
@@ -249,7 +247,7 @@ def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 def _refuse_binary(head: bytes, name: str) -> None:
     """Raise BadInput for a file whose first bytes show that it is no text, with the command that reads such a file."""
-    quoted = shlex.quote(name)
+    typed = quoted(name)
     logs = "give a log file, a folder of logs, or - for stdin"
     if head.startswith(_ELF):
         from gpucore.elf import EM_CUDA  # for the few targets that are no log
@@ -257,12 +255,12 @@ def _refuse_binary(head: bytes, name: str) -> None:
 
         match kind_of(head):
             case "gpu-core":
-                kind, command = "the core dump of a GPU", f"vdbg-env core {quoted}"
+                kind, command = "the core dump of a GPU", f"vdbg-env core {typed}"
             case "host-core":
-                kind, command = "the core dump of a process", f"gdb -c {quoted}"
+                kind, command = "the core dump of a process", f"gdb -c {typed}"
             case _:
                 of_gpu = head[18:20] == EM_CUDA.to_bytes(2, "little")
-                kind, command = "device code" if of_gpu else "a program or a library", f"vdbg-env verify {quoted}"
+                kind, command = "device code" if of_gpu else "a program or a library", f"vdbg-env verify {typed}"
         raise BadInput(f"{name} is {kind}, not a log", next_step=command)
     if head.startswith(_ZIP) or head[257:262] == b"ustar":
         raise BadInput(f"{name} is an archive, not a log", next_step=f"unpack it and {logs}")
@@ -324,19 +322,6 @@ def _gunzip(raw: Iterator[bytes]) -> Iterator[bytes]:
             if not data and not member.eof and (more := member.decompress(b"", CHUNK)):
                 yield more
     if not member.eof:
-        raise EOFError("it ends in the middle of its compressed data")
-
-
-def _unzstd(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """Decompress frame after frame; raises EOFError when the last one breaks off."""
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    for data in raw:
-        while data:
-            if frame.eof:
-                frame = zstandard.ZstdDecompressor().decompressobj()
-            yield frame.decompress(data)
-            data = frame.unused_data
-    if not frame.eof:
         raise EOFError("it ends in the middle of its compressed data")
 
 

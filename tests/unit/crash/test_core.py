@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import zstandard
 
 from tests.builders.core_builder import (
     BlockSpec,
@@ -26,6 +27,7 @@ from tests.builders.cubin import cubin
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from vdbg_env.crash.core import rank_of
+from vdbg_env.crash.files import unzstd
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "core-v1.schema.json").read_text())
@@ -126,6 +128,23 @@ def test_several_cores_come_first_in_time_first() -> None:
     assert "  +1100 s  late.nvcudmp" in ran.stdout
 
 
+def test_no_core_is_called_the_first_of_one_second_or_of_another_run() -> None:
+    for name, timestamp in (("a", 1763696100), ("b", 1763696100), ("c", 1763696107), ("old", 1763696100 - 400 * 86400)):
+        Path(f"{name}.nvcudmp").write_bytes(illegal_address_core(timestamp=timestamp))
+
+    def verdict(*names: str) -> str:
+        return vdbg_env("core", *(f"{name}.nvcudmp" for name in names)).stdout.partition(": Warp")[0]
+
+    assert verdict("a", "b") == "2 of 2 cores with an exception, all in one second; one of them"
+    assert verdict("a", "b", "c") == "3 of 3 cores with an exception, the first 2 in one second; one of them"
+    apart = "cores with an exception, over 400 days, so not of one run; of the newest"
+    assert verdict("old", "c") == f"2 of 2 {apart}"
+    assert verdict("old", "a", "c") == f"3 of 3 {apart} 2, first in time"
+    assert "+400 d  c.nvcudmp" in vdbg_env("core", "old.nvcudmp", "c.nvcudmp").stdout
+    Path("a.nvcudmp").write_bytes(illegal_address_core(branch="r352"))
+    assert verdict("a", "b") == "2 of 2 cores with an exception, in no known order; one of them"
+
+
 def test_of_many_ranks_those_with_an_exception_are_first_and_the_others_a_line_each() -> None:
     for rank, name in enumerate(("hang", "hang", "fault", "hang")):
         folder = Path("ranks/steps/coredump/1") / f"node-b-{rank}"
@@ -191,6 +210,25 @@ def test_a_gzipped_dump_of_any_name_is_found_in_a_folder(tmp_path: Path) -> None
 def test_a_gzipped_core_is_read() -> None:
     Path("a.nvcudmp.gz").write_bytes(gzip.compress(CORES["fault"]))
     assert "Warp Illegal Address" in vdbg_env("core", "a.nvcudmp.gz").stdout
+
+
+def test_a_core_packed_by_zstd_is_read_found_in_a_folder_and_searched(tmp_path: Path) -> None:
+    packed = zstandard.compress(CORES["fault"][:4096]) + zstandard.compress(CORES["fault"][4096:])  # two frames
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    (folder / "core.7").write_bytes(packed)
+    assert "Warp Illegal Address" in vdbg_env("core", str(folder)).stdout
+    (tmp_path / "cut.nvcudmp.zst").write_bytes(packed[: len(packed) * 3 // 4])
+    ran = vdbg_env("core", str(tmp_path / "cut.nvcudmp.zst"))
+    assert "note: truncated: the zstd stream ends early" in ran.stdout
+    pc = json.loads(vdbg_env("core", "--json", str(folder)).stdout)["faults"][0]["pc"]
+    assert vdbg_env("locate", pc, str(folder / "core.7")).status == 0
+
+
+def test_zeros_that_were_packed_take_little_memory() -> None:
+    """A mebibyte of zstd's may be 32 GiB of them."""
+    sizes = [len(piece) for piece in unzstd(iter([zstandard.compress(bytes(1 << 28))]))]
+    assert sum(sizes) == 1 << 28 and max(sizes) <= 1 << 27
 
 
 def test_a_gzipped_core_that_is_cut_short_is_read_as_far_as_it_goes() -> None:
