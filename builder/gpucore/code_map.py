@@ -360,9 +360,10 @@ class PlaceQuery:
 def parse_place(text: str, kernel: str | None = None) -> PlaceQuery:
     """Read a place; with `kernel` given, a bare number is an offset in it, else it is an absolute address.
 
-    A function's name without an offset is where the function begins.
+    A function's name without an offset is where the function begins. A `kernel` may say the name of the text in
+    another way, as its whole mangled name does.
 
-    Raises BadArgument when the text is no place.
+    Raises BadArgument when the text is no place, or is in another function than `kernel`.
     """
     text = text.strip()
     bare = _BARE.match(text)
@@ -388,6 +389,12 @@ def parse_place(text: str, kernel: str | None = None) -> PlaceQuery:
             next_step="vdbg-env locate 'void kern<float>(float*, int)+0x140' FILE",
         )
     name, file = _split_file(named[1])
+    if kernel and not (may_mean(kernel, name) or may_mean(name, kernel)):
+        raise BadArgument(
+            f"the place is in {name}, and the kernel given is {kernel}",
+            cause="an offset counts from one function",
+            next_step=f"leave out the kernel, or write the offset alone: {named[2]}",
+        )
     return PlaceQuery(name=kernel or name, value=_number(named[2]), file=file)
 
 

@@ -764,7 +764,7 @@ def _notes_on_code(core: GpuCore, faults: tuple[Fault, ...]) -> tuple[str, ...]:
         elif not fault.location.chain:
             name = demangle(fault.kernel) if fault.kernel else "the code"
             notes[
-                f"{name} has no line info: a line pack of the same code has it (--lines PACK), "
+                f"{name} has no line info: a line pack of the same code has it (--lines PACK; lines build makes one), "
                 "else build it with -lineinfo (nvcc) to get lines from the next dump"
             ] = None
     notes |= dict.fromkeys(note for module in modules if module.code for note in module.code.notes)

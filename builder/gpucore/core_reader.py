@@ -379,6 +379,7 @@ _MOST_STRAY_IMAGES: Final = 4096
 _NEVER_ZEROS: Final = frozenset(  # launches are counted from 1
     {SectionType.DEVICES, SectionType.GRIDS, SectionType.SMS, SectionType.CTAS, SectionType.WARPS}
 )
+_LANES: Final = 32  # of a warp
 _HOLE: Final = ": lost by a full disk, or by a copy that made a hole of them"
 _EMBEDDED: Final = re.compile(rb"\x7fELF\x02\x01.{12}" + re.escape(EM_CUDA.to_bytes(2, "little")), re.DOTALL)
 
@@ -516,7 +517,7 @@ class _Reader:
 
     def _warp(self, warps: Section, index: int, row: core_layout.WarpRow) -> Warp:
         tables = self._below(SectionType.LANES, warps, index)
-        lanes = tuple(self._rows(core_layout.LANE, tables[0])) if tables else ()
+        lanes = tuple(map(self._lane, self._rows(core_layout.LANE, tables[0]))) if tables else ()
         table = tables[0].number if tables else None
         self._warp_rows[warps.number] = index + 1
         if table is not None:
@@ -527,6 +528,13 @@ class _Reader:
             self._damage.append(f"{self._name(tables[0])}: zeros for every thread of a warp that has some{_HOLE}")
         words = self._string(row.barrier_info) or None
         return Warp(row=row, lanes=lanes, lane_table=table, table=warps.number, index=index, barrier_words=words)
+
+    def _lane(self, row: core_layout.LaneRow) -> core_layout.LaneRow:
+        """Return a row of a thread; one that names no lane of a warp is damaged, and nothing in it counts."""
+        if row.lane < _LANES:
+            return row
+        self._damage.append(f"a thread has the lane {row.lane}, of the {_LANES} of a warp: it is left out")
+        return core_layout.LaneRow(*(0,) * 10)
 
     def _modules(self, contexts: Section, context: int) -> tuple[Module, ...]:
         return tuple(

@@ -155,7 +155,7 @@ def _wanted_of_wheel(flags: LinesBuildFlags) -> Wanted:
     return Wanted(
         kernels=(*flags.kernels, *by_core.kernels),
         extensions=flags.extensions,
-        archs=architectures(flags.archs) or by_core.archs,
+        archs=_known(flags.archs) or by_core.archs,
         codes=by_core.codes,
     )
 
@@ -256,15 +256,20 @@ def _wanted_of_image(what: WhatToBuild, flags: OntoFlags) -> Wanted:
         raise BadInput(
             "this machine has no GPU, so the architecture is not known", next_step="--arch 9.0; or --core FILE"
         )
-    each = architectures(archs)
-    for arch in each:
-        parse_arch(arch)  # before the image is read, which takes minutes
     return Wanted(
         kernels=(*flags.kernels, *by_core.kernels),
         extensions=(what.target,) if what.target else (),
-        archs=each,
+        archs=_known(archs),
         codes=by_core.codes,
     )
+
+
+def _known(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return architectures; raises BadInput for one that is none before anything is fetched, which takes minutes."""
+    archs = architectures(texts)
+    for arch in archs:
+        parse_arch(arch)
+    return archs
 
 
 def _local_trees(texts: Iterable[str], flag: str) -> dict[str, str]:

@@ -217,7 +217,7 @@ def merge_command(packs: tuple[str, ...], output: str) -> int:
 @click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--max-size", required=True, metavar="SIZE", help="Keep at most this much, such as 2g; 0 removes all.")
 @click.option("--yes", is_flag=True, help="Really remove; otherwise only show what would go.")
-@click.option("--dry-run", is_flag=True, hidden=True, expose_value=False)  # of before --yes, when it removed at once
+@click.option("--dry-run", is_flag=True, expose_value=False, help="The default, and no longer needed.")
 def prune_command(folder: Path | None, max_size: str, yes: bool) -> int:
     """Remove the least recently used packs from the download cache, or from FOLDER, with --yes; else show them.
 

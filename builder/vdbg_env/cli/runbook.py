@@ -539,8 +539,8 @@ def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
       vdbg-env guard --hook 'cat >> /var/log/crashes.jsonl' -- python offline.py
 
     Exit status: that of COMMAND; 128 plus the number of a signal; 124 if it hung and returned 0 when ended; 126 or 127
-    if it cannot be started. `vllm serve` returns 0 after many crashes: --exit-status-on-crash gives each crash and hang
-    its own status.
+    if it cannot be started; 1 instead of 0 if its output was lost on a full disk. `vllm serve` returns 0 after many
+    crashes: --exit-status-on-crash gives each crash and hang its own status.
     """
     if flags.termination_log is None and os.access(_TERMINATION_LOG, os.W_OK):
         flags = replace(flags, termination_log=Path(_TERMINATION_LOG))

@@ -60,7 +60,7 @@ def triage_command(
       kubectl logs vllm-0 | vdbg-env triage --json -
       vdbg-env triage --run server.log -- vllm serve Qwen/Qwen3-32B
 
-    Exit status: 3 the logs show a failure, of the GPU or not; 0 they show finished work and no failure; 4 neither, or
+    Exit status: 3 the logs show a failure, of the GPU or not; 0 they show work and no failure; 4 neither, or
     only a guess; 2 a log cannot be read.
     """
     from vdbg_env.crash.triage import triage_json, triage_logs, triage_text

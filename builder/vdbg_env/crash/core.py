@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from gpucore.core import (
     Scope,
     WarpGroup,
     decode_core,
+    read_parameters,
 )
 from gpucore.core_layout import GridRow, generation_flags, grid_origin, grid_status, kernel_type
 from gpucore.core_reader import CoreSections, Device, Metadata
@@ -64,6 +65,10 @@ _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32
 _DAY_S: Final = 86_400
 _ONE_RUN_S: Final = _DAY_S  # a hang may be looked at, and its other ranks dumped, on the morning after
+_NO_ARGUMENTS: Final = (
+    "written without constant memory, so the values of arguments are not known: --core default keeps them "
+    "(vdbg-env dump --arm, vdbg-env guard)"
+)
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
@@ -176,7 +181,20 @@ def explained(
         known = maps_of(core, sections) if maps is None else of_process(maps, core)
         addresses = tuple(address and with_owner(address, known, at=_time_of(read)) for address in addresses)
     rest = (None,) * (len(read.faults) - len(addresses))
-    return replace(told, addresses=(*addresses, *rest), notes=(*told.notes, *explainer.notes))
+    left_out = (_NO_ARGUMENTS,) if _lacks_arguments(read, sections) else ()
+    return replace(told, addresses=(*addresses, *rest), notes=(*told.notes, *explainer.notes, *left_out))
+
+
+def _lacks_arguments(read: DecodedCore, sections: CoreSections) -> bool:
+    """Return whether a flag left out the arguments of the first launch that faulted."""
+    metadata = read.core.metadata
+    if metadata is None or "skip_constbank_memory" not in generation_flags(metadata.row.flags):
+        return False
+    launches = ((fault.device, fault.grid) for fault in read.faults if fault.grid)
+    return any(
+        read_parameters(read.core, device, device.grids.index(grid), sections).data is None
+        for device, grid in islice(launches, 1)
+    )
 
 
 def _time_of(read: DecodedCore) -> float | None:

@@ -287,7 +287,7 @@ class _Search:
         if not location.chain and location.function:
             note = (
                 f"{location.function.demangled} has no line info in {cubin.file}: a line pack of the same code has it "
-                "(--lines PACK), else build it with -lineinfo"
+                "(--lines PACK; vdbg-env lines build makes one), else build it with -lineinfo"
             )
             self.notes += [n for n in (note, *(self._lines.notes if self._lines else ())) if n not in self.notes]
 

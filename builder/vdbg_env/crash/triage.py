@@ -331,7 +331,8 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     sure = "" if failure.name == UNKNOWN else f"; confidence {triage.confidence:.0%}"
     lines = [f"{failure.name}  ({triage.title or failure.title}{sure})"]
     if triage.failed is False:
-        lines = [f"no failure found: the log shows finished work  (class {failure.name}{sure})"]
+        ended = "and an orderly shutdown" if any(log.shut_down for log in triage.logs) else "but not how it ended"
+        lines = [f"no failure found: the log shows work, {ended}  (class {failure.name}{sure})"]
     if root:
         lines += ["", f"  {root.file}:{root.line}", f"    {_short(root.text)}"]
         unproven = "; unproven rule" if root.record and not root.record.answers else ""

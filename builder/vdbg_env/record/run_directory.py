@@ -232,7 +232,7 @@ class RunDirectory:
             raise HostNotAble(
                 f"no run can be kept in {self.path}: {error.strerror}",
                 cause="the folder is read-only, full, or belongs to another user",
-                next_step="choose another with --run-dir DIR",
+                next_step="name another: VDBG_ENV_RUNS=DIR, or --run-dir DIR of a runbook",
             ) from error
         self._folder = self._identity()
 

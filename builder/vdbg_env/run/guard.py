@@ -31,6 +31,7 @@ GUARDED = "guarded"  # the step of the runbook that runs the command
 TERMINATION_MESSAGE_BYTES = 4096  # what Kubernetes keeps of /dev/termination-log
 _ENDED_BY_US = 124  # as timeout(1): a hung command that returned 0 when it was asked to end
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+_OUTPUT_LOST = 1  # as most programs end whose output cannot be written; the command itself was not told
 _WELL = {Verdict.PASSED, Verdict.NOT_REPRODUCED}
 
 
@@ -133,7 +134,7 @@ class Announcement:
 # Do what `vdbg-env guard` was asked for: run the command once, explain its failure, return its exit status.
 #
 # The command comes first. Where no record can be made it runs without one, and nothing that fails here changes its
-# exit status.
+# exit status, but that 0 is no answer where its output was lost.
 
 
 _EXAMPLE = ("vllm", "serve", "MODEL")
@@ -198,6 +199,9 @@ class Guard:
                 return 1
             ended = command.wait()
         status = self._status(ended, outcome_of(done.report))
+        if lost := command.lost():
+            self.say(f"vdbg-env guard: output of the command is lost ({lost})")
+            status = status or _OUTPUT_LOST
         if not went_well(done, status):
             try:
                 self._explain(done, ended, status)

@@ -156,6 +156,14 @@ class Guarded:
         except (OSError, ValueError, KeyError, TypeError):
             return self.started
 
+    def lost(self) -> str:
+        """Return why output was lost on its way, as on a full disk below a redirection; empty where all arrived."""
+        try:
+            output = read_document(self._directory / control_files.ENDED)["output"]
+            return "; ".join(f"{name}: {stream['lost']}" for name, stream in output.items() if "lost" in stream)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return ""
+
     def seen(self, observation: Observation) -> Observation:
         """Return how it ended for a run that must not repeat it: what loses its supervisor the kernel kills."""
         if observation.ended.by is not EndedBy.ENGINE_LOST:

@@ -181,6 +181,7 @@ class Live:
         self._descriptor = self._given = descriptor
         self._left = memoryview(b"")
         self.broken = False
+        self.lost = ""  # why bytes were lost of which the workload does not know, empty where none were
         kind = os.fstat(descriptor).st_mode
         if stat.S_ISSOCK(kind):
             self._socket = socket.socket(fileno=os.dup(descriptor))
@@ -216,6 +217,7 @@ class Live:
                 return
             except OSError as error:
                 if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+                    self.lost = error.strerror or str(error)
                     self.drop()  # a full disk below a redirection: the workload's own write would fail, and pass
                     return
                 self.broken = True
@@ -343,7 +345,12 @@ class Streams:
         self.notes += [*self._output.notes(), *self._kernel.notes()]
         return {
             "output": {
-                name: {"bytes": stream.bytes, "dropped": stream.file.dropped, "unfinished": stream.unfinished}
+                name: {
+                    "bytes": stream.bytes,
+                    "dropped": stream.file.dropped,
+                    "unfinished": stream.unfinished,
+                    **({"lost": live.lost} if (live := self._live.get(name)) and live.lost else {}),
+                }
                 for name, stream in self._streams.items()
             },
             "matched": {m.spec.name: [f._asdict() for f in m.kept] for m in matchers if m.kept},

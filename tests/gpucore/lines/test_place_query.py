@@ -68,6 +68,13 @@ def test_a_bare_number_counts_from_the_kernel_that_is_given() -> None:
     assert parse_place("+320", "kern<a.cu>") == PlaceQuery(name="kern", value=320, file="a.cu")
 
 
+def test_a_place_in_one_function_is_none_in_another() -> None:
+    for kernel in ("_Z4kernIfEvPT_iS0_", "kern<float>", "void kern<float>(float*, int, float)"):
+        assert parse_place("kern<float>+0x140", kernel) == PlaceQuery(name=kernel, value=0x140)
+    with pytest.raises(BadArgument, match="the place is in a, and the kernel given is b"):
+        parse_place("a+0x10", "b")
+
+
 def test_a_number_of_more_than_64_bits_is_no_address() -> None:
     assert parse_place("0xffffffffffffffff").value == (1 << 64) - 1
     with pytest.raises(BadArgument, match="more than 64 bits"):

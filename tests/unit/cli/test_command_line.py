@@ -104,6 +104,14 @@ def test_the_first_page_reads_as_its_golden() -> None:
     assert_golden("cli/vdbg-env.txt", vdbg_env("--help").stdout)
 
 
+def test_a_demo_that_cannot_write_here_says_how_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vdbg-runs").touch()  # a folder cannot be made: what root may write, too
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VDBG_ENV_RUNS", raising=False)
+    ran = vdbg_env("demo")
+    assert ran.status == 1 and "try: name another: VDBG_ENV_RUNS=DIR" in ran.stderr
+
+
 def _started(redirection: str, *argv: str) -> subprocess.CompletedProcess[str]:
     shell = f'exec "$0" -m vdbg_env "$@" {redirection}'
     environment = os.environ | {"PYTHONPATH": str(Path(vdbg_env_package.__file__).parents[1])}

@@ -88,6 +88,12 @@ def test_all_json_of_packs_fits_the_published_schema() -> None:
     assert contract.never_met() == set()
 
 
+def test_an_architecture_that_is_none_is_refused_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    ran = vdbg_env("lines", "build", "vllm==0.33.0", "--all", "--arch", "foo")
+    assert ran.status == 2 and ran.stderr.startswith("error: 'foo' is not an architecture\n")
+
+
 def test_a_release_library_has_nothing_to_pack() -> None:
     ran = vdbg_env("lines", "pack", STOCK, "-o", "a.lines")
     assert ran.status == 2

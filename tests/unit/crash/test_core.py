@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 import zstandard
 
+from gpucore.core_layout import SectionType
+from gpucore.elf import Elf
 from tests.builders.core_builder import (
     BlockSpec,
     CoreSpec,
@@ -105,6 +107,19 @@ def test_parameters_clusters_calls_and_memory_are_shown() -> None:
     (fault,) = document["faults"]
     assert fault["threads"]["first"]["block_in_cluster"] == [1, 0, 0] and fault["calls"][0]["offset"] == "0xf0"
     assert [kind["kind"] for kind in document["unused"]] == ["global memory"]
+
+
+def test_a_thread_in_no_lane_of_a_warp_is_damage_and_no_exception() -> None:
+    data = bytearray(CORES["hang"])
+    elf = Elf(data)
+    table = next(section for section in elf.sections if section.type == SectionType.LANES)
+    lane, exception = 16, 32  # in a row: the number of the lane, and that of its exception
+    struct.pack_into("<I", data, table.offset + lane, 200)
+    struct.pack_into("<I", data, table.offset + exception, 14)
+    Path("odd.nvcudmp").write_bytes(data)
+    ran = vdbg_env("core", "odd.nvcudmp")
+    assert ran.status == 4 and "no exception in what could be read" in ran.stdout
+    assert "note: a thread has the lane 200, of the 32 of a warp: it is left out" in ran.stdout
 
 
 def test_the_words_of_the_driver_on_a_barrier_are_shown() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from tests.support.command_line import vdbg_env
 from tests.support.cubins import cubin
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.triage import open_logs, triage_logs
@@ -66,6 +67,19 @@ def test_a_log_that_is_cut_or_damaged_is_said_to_be(tmp_path: Path, pack: Callab
     path.write_bytes(whole[:20] + bytes(40) + whole[60:])
     with pytest.raises(BadInput, match="is damaged"):
         content(str(path))
+
+
+def test_of_a_log_that_went_well_no_more_is_said_than_it_shows(tmp_path: Path) -> None:
+    """It was called finished, where it may have been cut in the middle of work."""
+    log = tmp_path / "server.log"
+    log.write_text("INFO:     Application startup complete.\n")
+    ran = vdbg_env("triage", str(log))
+    first = "no failure found: the log shows work, {}  (class not-a-gpu-failure; confidence 96%)\n"
+    assert (ran.status, ran.stdout) == (0, first.format("but not how it ended"))
+    with log.open("a") as file:
+        file.write("INFO:     Shutting down\nINFO:     Application shutdown complete.\n")
+    ran = vdbg_env("triage", str(log))
+    assert (ran.status, ran.stdout) == (0, first.format("and an orderly shutdown"))
 
 
 def test_a_dash_is_the_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_a_way_out(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     with pytest.raises(HostNotAble, match="no run can be kept in") as failed:
         RunDirectory(tmp_path / "file" / "run").create()
-    assert failed.value.next_step == "choose another with --run-dir DIR"
+    assert failed.value.next_step == "name another: VDBG_ENV_RUNS=DIR, or --run-dir DIR of a runbook"
 
 
 def test_a_full_disk_is_told_before_anything_is_begun_and_nothing_is_left(tmp_path: Path) -> None:
@@ -67,7 +67,9 @@ def test_a_full_disk_is_told_before_anything_is_begun_and_nothing_is_left(tmp_pa
             RunDirectory(tmp_path / "run").create()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert failed.value.next_step == "choose another with --run-dir DIR", "there is nothing to resume"
+    assert failed.value.next_step == "name another: VDBG_ENV_RUNS=DIR, or --run-dir DIR of a runbook", (
+        "there is nothing to resume"
+    )
     assert not list(tmp_path.iterdir())
 
 

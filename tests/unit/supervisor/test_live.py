@@ -70,6 +70,7 @@ def test_a_full_disk_below_a_redirection_loses_output_and_nothing_else() -> None
     live = Live(full)
     live.write(b"lost")
     assert not live.waits and not live.broken
+    assert live.lost == "No space left on device"
     os.close(full)
 
 

@@ -238,6 +238,18 @@ def test_a_command_that_ends_well_is_all_that_is_heard(tmp_path: Path) -> None:
     assert json.loads((the_run(tmp_path) / "report.json").read_bytes())["verdict"] == "passed"
 
 
+def test_output_that_a_full_disk_took_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    """Without guard the write fails; with it the command was told that all is well, and so was its caller."""
+    for code, status in (("print('lost')", 1), ("print('lost'); raise SystemExit(4)", 4)):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                guard_command(sys.executable, "-c", code), env=environment(tmp_path), cwd=tmp_path, stdout=full,
+                stderr=subprocess.PIPE, timeout=patience(60), check=False,
+            )  # fmt: skip
+        assert done.returncode == status
+        assert b"output of the command is lost (stdout: No space left on device)\n" in done.stderr
+
+
 COUNTED = """\
 import os, sys
 open(sys.argv[1], "a").write("x")

@@ -264,7 +264,7 @@ def test_a_workload_that_puts_a_link_in_the_records_place_is_told_and_nothing_is
 def test_a_folder_that_cannot_hold_a_run_is_a_clear_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "file").write_text("")
     assert run("--run-dir", "file/r") == 1
-    assert "choose another with --run-dir DIR" in capsys.readouterr().err
+    assert "name another: VDBG_ENV_RUNS=DIR, or --run-dir DIR of a runbook" in capsys.readouterr().err
 
 
 def _run(*argv: str) -> Ran:
