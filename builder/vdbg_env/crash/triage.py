@@ -247,7 +247,6 @@ def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 def _refuse_binary(head: bytes, name: str) -> None:
     """Raise BadInput for a file whose first bytes show that it is no text, with the command that reads such a file."""
-    typed = quoted(name)
     logs = "give a log file, a folder of logs, or - for stdin"
     if head.startswith(_ELF):
         from gpucore.elf import EM_CUDA  # for the few targets that are no log
@@ -255,12 +254,12 @@ def _refuse_binary(head: bytes, name: str) -> None:
 
         match kind_of(head):
             case "gpu-core":
-                kind, command = "the core dump of a GPU", f"vdbg-env core {typed}"
+                kind, command = "the core dump of a GPU", f"vdbg-env core {quoted(name)}"
             case "host-core":
-                kind, command = "the core dump of a process", f"gdb -c {typed}"
+                kind, command = "the core dump of a process", f"gdb -c {quoted(name)}"
             case _:
                 of_gpu = head[18:20] == EM_CUDA.to_bytes(2, "little")
-                kind, command = "device code" if of_gpu else "a program or a library", f"vdbg-env verify {typed}"
+                kind, command = "device code" if of_gpu else "a program or a library", f"vdbg-env verify {quoted(name)}"
         raise BadInput(f"{name} is {kind}, not a log", next_step=command)
     if head.startswith(_ZIP) or head[257:262] == b"ustar":
         raise BadInput(f"{name} is an archive, not a log", next_step=f"unpack it and {logs}")

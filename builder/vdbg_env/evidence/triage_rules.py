@@ -408,8 +408,9 @@ def rule_book(folder: pathlib.Path | None = None) -> RuleBook:
     folder = folder or shipped
     files = read_tables(folder)
     if not files:
-        is_one = "is a file, and --rules names a folder" if folder.is_file() else "holds no triage rules"
-        raise BadInput(f"{folder} {is_one}", next_step=f"cp -r {quoted(shipped)} rules, and add yours to that copy")
+        what = "is a file, and --rules names a folder" if folder.is_file() else "holds no triage rules"
+        what = what if folder.exists() else "does not exist"
+        raise BadInput(f"{folder} {what}", next_step=f"cp -r {quoted(shipped)} rules, and add yours to that copy")
     try:
         return read_rule_book(files)
     except BadDocument as error:

@@ -53,7 +53,8 @@ class Arming:
 class ArmingPatch:
     """The patch, the one that takes it back, the object as patched, how to apply them, and what they do not do.
 
-    `workloads` are the command lines that it starts, as FILE has them.
+    `workloads` are the command lines that it starts, as FILE has them. `again`: FILE has such a patch in it already, so
+    what it was before is known to the undo of that patch alone.
     """
 
     text: str
@@ -62,6 +63,7 @@ class ArmingPatch:
     apply: str
     notes: tuple[str, ...]
     workloads: tuple[tuple[str, ...], ...]
+    again: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,10 @@ def arming_patch(text: str, name: str, arming: Arming) -> ArmingPatch:
     kind: Kind = "json" if found["kind"] in _CUSTOM else "strategic"
     notes: list[str] = []
     changes = list(_changes(found, arming, notes))
+    workload = [pod["containers"][at] for _, pod in _templates(found) for at in _armed(pod["containers"])]
+    again = any(_is_armed(container, arming) for container in workload)
+    if again:
+        notes.append(f"FILE is armed already: {UNDO} brings that back, not what it was before.")
     write = _json_patch if kind == "json" else _strategic
     undo = _json_undo if kind == "json" else _strategic_undo
     apply, back = (_apply(found, kind, file) for file in (PATCH, UNDO))
@@ -98,11 +104,8 @@ def arming_patch(text: str, name: str, arming: Arming) -> ArmingPatch:
         object=as_yaml(_made_again(_changed(found, changes)), ("Rendered by vdbg-env: the object as patched.",)),
         apply=apply,
         notes=tuple(notes),
-        workloads=tuple(
-            (*_own_command(pod["containers"][at]), *_words(pod["containers"][at], "args"))
-            for _, pod in _templates(found)
-            for at in _armed(pod["containers"])
-        ),
+        workloads=tuple((*_own_command(container), *_words(container, "args")) for container in workload),
+        again=again,
     )
 
 
@@ -183,9 +186,6 @@ def _changes(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iter
     yield from _of_object(found, arming, notes)
     of_object, takes = len(notes), False
     templates = list(_templates(found))
-    workload = [pod["containers"][at] for _, pod in templates for at in _armed(pod["containers"])]
-    if any(_is_armed(_words(container, "command")) for container in workload):
-        notes.append(f"FILE is armed already: {UNDO} brings that back, not the command before it.")
     for path, pod in templates:
         if not _with_gpus(pod["containers"]):
             notes.append(f"No container has a limit of {_GPU}, so the first is armed: {pod['containers'][0]['name']}.")
@@ -272,11 +272,19 @@ def _debugged(path: Path, container: Mapping[str, Any], arming: Arming) -> Itera
 def _own_command(container: Mapping[str, Any]) -> list[str]:
     """Return a container's command, without what an earlier patch put around it."""
     command = _words(container, "command")
-    return command[4:] if _is_armed(command) else command
+    return command[4:] if _is_started(command) else command
 
 
-def _is_armed(command: list[str]) -> bool:
+def _is_started(command: list[str]) -> bool:
     return command[:2] == ["/bin/sh", "-c"] and command[3:4] == [_START]
+
+
+def _is_armed(container: Mapping[str, Any], arming: Arming) -> bool:
+    """Return whether a container has a patch in it: its command is started by one, or it has all that one adds."""
+    if _is_started(_words(container, "command")):
+        return True
+    set_there = all(_has(container, "env", "name", name) for name in arming.variables)
+    return set_there and _has(container, "volumeMounts", "mountPath", DUMPS)
 
 
 def _words(container: Mapping[str, Any], name: str) -> list[str]:

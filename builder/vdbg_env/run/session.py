@@ -449,7 +449,7 @@ class Session:
         with stoppable():
             run = self._resumed(request.resume) if request.resume else self._begun()
             kept = {} if request.resume else self._texts(run)
-        directory, way_on = run.directory, f"vdbg-env runbook {run.head.runbook} --resume {quoted(run.directory.path)}"
+        directory = run.directory
         directory.create()
         with directory.locked(run.head.host):
             if not request.resume:
@@ -462,7 +462,7 @@ class Session:
                 with suppress(VdbgError, OSError):  # it may be the record that cannot be read or written
                     run.finish = machine.cut_short(run.progress.state, error.what)[1]
                     self._kept(run, self._report(run))
-                self._notice(f"continue with: {way_on}")
+                self._notice(f"continue with: {_resuming(run)}")
                 raise
             report = self._report(run)
             files = self._kept(run, report)
@@ -477,7 +477,7 @@ class Session:
             report=report,
             files=files,
             status=self._status(run, report),
-            resume=way_on if run.unfinished and not run.head.recorded_on else None,
+            resume=_resuming(run) if run.unfinished and not run.head.recorded_on else None,
         )
 
     def _placement(self, folder: Path, redactor: Redactor, sensitive: tuple[str, ...]) -> StepPlacement:
@@ -535,6 +535,10 @@ def _recording_head(head: RunHead) -> RecordingHead:
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
         synthetic=head.synthetic,
     )
+
+
+def _resuming(run: Execution) -> str:
+    return f"vdbg-env runbook {run.head.runbook} --resume {quoted(run.directory.path)}"
 
 
 def no_run_in(directory: RunDirectory, runbook: str) -> None:

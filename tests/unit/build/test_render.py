@@ -303,23 +303,28 @@ def test_a_patch_for_what_runs_already_is_rendered_again_into_its_folder(tmp_pat
     assert "server has its own CUDA_COREDUMP_FILE (/scratch/core), and guard keeps it" in vdbg_env(*words).stderr
 
 
-def test_the_undo_of_a_patch_that_may_be_applied_is_never_replaced_by_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("container", ["{name: server, command: [vllm, serve]}", "{name: server}"])
+def test_the_only_undo_of_an_object_that_is_armed_is_kept(container: str, tmp_path: Path) -> None:
     existing, out = tmp_path / "server.yaml", tmp_path / "a b"
-    container = "{name: server, command: [vllm, serve]}"
-    existing.write_text(
+    before_all = (
         f"kind: Deployment\nmetadata: {{name: llm}}\nspec: {{template: {{spec: {{containers: [{container}]}}}}}}\n"
     )
+    existing.write_text(before_all)
     words = ("render", "--format", "k8s", "--for", str(existing))
     ran = vdbg_env(*words, str(out))
     assert ran.status == 0 and f"--patch-file '{out}/patch.yaml'" in ran.stderr
+    existing.write_text(
+        before_all.replace("name: server", "name: server, args: [x]")
+    )  # it was not armed: nothing is lost
+    assert vdbg_env(*words, str(out)).status == 0
     before = files(out)
     existing.write_text((out / "object.yaml").read_text())  # as `kubectl get` gives it, armed
     ran = vdbg_env(*words, str(out))
     assert ran.status == 2 and files(out) == before
-    assert "undo.yaml would be replaced by another one" in ran.stderr and f"rm -r '{out}'" in ran.stderr
+    assert "undo.yaml would be lost, which brings back what was there before FILE was armed" in ran.stderr
     ran = vdbg_env(*words, str(tmp_path / "other"))
     assert ran.status == 0
-    assert "note: FILE is armed already: undo.yaml brings that back, not the command before it." in ran.stderr
+    assert "note: FILE is armed already: undo.yaml brings that back, not what it was before." in ran.stderr
 
 
 def test_a_debug_run_that_a_pod_would_not_begin_is_not_rendered(tmp_path: Path) -> None:
