@@ -38,6 +38,19 @@ def refusal_cause(error: OSError) -> str:
     return _CAUSES.get(error.errno or 0, "the system refused a file or stream")
 
 
+def reason(error: Exception) -> str:
+    """Return why something could not be read, without the name of the file."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+WHEELS = (".whl", ".zip")
+ARCHIVES = (*WHEELS, ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
+"""How the names of files end that hold other files."""
+
+KEEP_FREE = 256 << 20
+"""Bytes to leave free on the disk that holds an expanded file."""
+
+
 def write_whole(descriptor: int, data: bytes) -> None:
     """Write all of `data`, however often the kernel takes only a part; raises OSError where it takes none."""
     view = memoryview(data)

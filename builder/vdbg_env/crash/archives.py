@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Literal
@@ -20,14 +20,28 @@ from typing import IO, Any, Final, Literal
 import zstandard
 
 from gpucore.fatbin import may_hold_device_code
+from vdbg_env.common.files import ARCHIVES, KEEP_FREE, WHEELS, reason
 from vdbg_env.common.tar import tarfile
-from vdbg_env.crash.files import ARCHIVES, HEAD, KEEP_FREE, WHEELS, BinaryFile, opened_binary, reason
 
+_START: Final = 8  # bytes of a file that show whether it is a candidate
 DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError, MemoryError)  # of bytes that lie
 _DEEPEST: Final = 8  # archives in each other
 _TIMES: Final = 100  # wheels and packed images expand to 2 to 10 times their size
 _SMALL: Final = 1 << 30  # bytes that any archive may expand to
 OPENED: Final = 256 << 10  # bytes that opening an archive counts for: of a thousand archives in archives none is large
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A candidate in an archive: its name, and the scratch file with its bytes until the next is asked for.
+
+    Without a `path`, `problem` says why it cannot be read. `part` is as in `files.BinaryFile`.
+    """
+
+    name: str
+    path: Path | None = None
+    problem: str = ""
+    part: tuple[float, float] | None = (0.0, 1.0)
 
 
 class Allowance:
@@ -51,14 +65,14 @@ class Allowance:
         return OSError(errno.EFBIG, f"{what} to over {limit}; expand it yourself if it is sound, and name the folder")
 
 
-def spilled(name: str, stream: IO[bytes], depth: int = 0, allowed: Allowance | None = None) -> Iterator[BinaryFile]:
+def spilled(name: str, stream: IO[bytes], depth: int = 0, allowed: Allowance | None = None) -> Iterator[Member]:
     """Lend a stream's contents if it is a candidate: from a scratch file, which goes away when the next is asked for.
 
     A library may be larger than memory should hold, and cuobjdump needs a file. Of a wheel or a tar, by its name, those
     of its members are given that are candidates; `depth` counts the archives around the stream, and `allowed` is what
     these may still expand to.
     """
-    head = stream.read(HEAD)
+    head = stream.read(_START)
     wanted = may_hold_device_code(head)
     if not wanted and not name.endswith(ARCHIVES):
         return
@@ -70,8 +84,7 @@ def spilled(name: str, stream: IO[bytes], depth: int = 0, allowed: Allowance | N
         if not wanted:
             yield from in_archive(Path(scratch.name), name, depth, allowed)
             return
-        with opened_binary(name, scratch.fileno(), path=Path(scratch.name)) as found:
-            yield found
+        yield Member(name=name, path=Path(scratch.name))
 
 
 def _copy(source: IO[bytes], target: IO[bytes], name: str, allowed: Allowance | None) -> None:
@@ -86,7 +99,7 @@ def _copy(source: IO[bytes], target: IO[bytes], name: str, allowed: Allowance | 
         target.write(chunk)
 
 
-def in_named_archive(path: Path) -> Iterator[BinaryFile] | None:
+def in_named_archive(path: Path) -> Iterator[Member] | None:
     """Return the candidates of a wheel, by its name, or a tar, by its contents; None where a file is neither.
 
     Raises OSError and BadZipFile, when the first is asked for, where it cannot be read.
@@ -98,7 +111,7 @@ def in_named_archive(path: Path) -> Iterator[BinaryFile] | None:
         return in_tar(path, name, allowed) if is_tar(file) else None
 
 
-def in_archive(path: Path, name: str, depth: int = 0, allowed: Allowance | None = None) -> Iterator[BinaryFile]:
+def in_archive(path: Path, name: str, depth: int = 0, allowed: Allowance | None = None) -> Iterator[Member]:
     """Yield every candidate of a file with the name of a wheel or a tar; what cannot be read with its problem.
 
     `depth` counts the archives around it, and `allowed` is what these may still expand to.
@@ -115,10 +128,10 @@ def in_archive(path: Path, name: str, depth: int = 0, allowed: Allowance | None 
         if packed:
             yield from in_tar(path, name, allowed, depth)
     except (OSError, zipfile.BadZipFile) as error:
-        yield BinaryFile(name=name, data=b"", problem=reason(error))
+        yield Member(name=name, problem=reason(error))
 
 
-def in_wheel(path: Path, name: str, allowed: Allowance, depth: int = 0) -> Iterator[BinaryFile]:
+def in_wheel(path: Path, name: str, allowed: Allowance, depth: int = 0) -> Iterator[Member]:
     """Yield every candidate of a wheel or zip file as `NAME:MEMBER`; members that cannot be read with their problem.
 
     Raises OSError and BadZipFile when the list of members cannot be read, or says that it expands to too much.
@@ -137,10 +150,10 @@ def in_wheel(path: Path, name: str, allowed: Allowance, depth: int = 0) -> Itera
                 start = member.header_offset
                 part = start / size, (start + member.compress_size) / size
                 with wheel.open(member) as stream:
-                    yield from (replace(file, part=part) for file in spilled(inner, stream, depth + 1, allowed))
+                    yield from (replace(found, part=part) for found in spilled(inner, stream, depth + 1, allowed))
             except (zipfile.BadZipFile, NotImplementedError, RuntimeError, *DAMAGED) as error:
                 # Damaged, in a compression Python lacks, encrypted, or damaged once more, in this order.
-                yield BinaryFile(name=inner, data=b"", problem=reason(error))
+                yield Member(name=inner, problem=reason(error))
 
 
 _DAMAGED: Final = (tarfile.TarError, gzip.BadGzipFile, zstandard.ZstdError, *DAMAGED)
@@ -167,7 +180,7 @@ def is_tar(file: IO[bytes]) -> bool:
         return False
 
 
-def in_tar(path: Path, name: str, allowed: Allowance, depth: int = 0) -> Iterator[BinaryFile]:
+def in_tar(path: Path, name: str, allowed: Allowance, depth: int = 0) -> Iterator[Member]:
     """Yield every candidate of a tar as `NAME:MEMBER`; of a saved image those of its final file system, `NAME:/PATH`.
 
     `depth` counts the archives around it, and `allowed` is what these may still expand to. Raises OSError when the
@@ -183,7 +196,7 @@ def in_tar(path: Path, name: str, allowed: Allowance, depth: int = 0) -> Iterato
         raise OSError(f"a damaged archive: {what}") from error
 
 
-def _in_tar(path: Path, name: str, allowed: Allowance, depth: int) -> Iterator[BinaryFile]:
+def _in_tar(path: Path, name: str, allowed: Allowance, depth: int) -> Iterator[Member]:
     with path.open("rb") as file, tempfile.TemporaryFile(prefix="vdbg-") as scratch:
         size = path.stat().st_size
         head = file.read(_HEAD)
@@ -220,7 +233,7 @@ def _images(archive: tarfile.TarFile) -> list[list[str]]:
 
 def _of_member(
     name: str, archive: tarfile.TarFile, member: tarfile.TarInfo, allowed: Allowance, depth: int
-) -> Iterator[BinaryFile]:
+) -> Iterator[Member]:
     """Yield the candidates in a member that is a file; raises OSError where its size or its holes cannot be true."""
     if member.size < 0:
         raise tarfile.ReadError(f"{member.name} should have {member.size:,} bytes")
@@ -234,7 +247,7 @@ def _of_member(
 
 def _in_image(
     name: str, archive: tarfile.TarFile, layers: list[str], allowed: Allowance, depth: int
-) -> Iterator[BinaryFile]:
+) -> Iterator[Member]:
     """Yield the candidates from the top layer down: a path counts once, and not where an upper layer removed it."""
     hidden: set[PurePosixPath] = set()
     for layer in dict.fromkeys(reversed(layers)):

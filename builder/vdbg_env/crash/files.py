@@ -13,15 +13,19 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from vdbg_env.common.errors import BadInput, HostNotAble, quoted, unreadable
+from vdbg_env.common.files import ARCHIVES, KEEP_FREE, reason
 from vdbg_env.common.stop import asked, go_on
+
+if TYPE_CHECKING:
+    from vdbg_env.crash.archives import Member
 
 Buffer = bytes | memoryview
 
@@ -80,10 +84,7 @@ class ScratchFiles(Protocol):
         ...
 
 
-KEEP_FREE: Final = 256 << 20  # bytes left free on the disk that holds an expanded file
-HEAD: Final = 8  # bytes of a file that show whether it is a candidate
-WHEELS: Final = (".whl", ".zip")
-ARCHIVES: Final = (*WHEELS, ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
+_START: Final = 8  # bytes of a file that show whether it is a candidate
 
 
 @contextmanager
@@ -101,9 +102,14 @@ def opened_binary(
         yield BinaryFile(name=name, data=view, path=path, asked_for=asked_for, forget=forget)
 
 
-def reason(error: Exception) -> str:
-    """Return why something could not be read, without the name of the file."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+def members_opened(members: Iterable[Member]) -> Iterator[BinaryFile]:
+    """Yield the members of an archive, mapped until the next is asked for; what cannot be read with its problem."""
+    for member in members:
+        if member.path is None:
+            yield BinaryFile(name=member.name, data=b"", problem=member.problem, part=member.part)
+            continue
+        with member.path.open("rb") as file, opened_binary(member.name, file.fileno(), path=member.path) as found:
+            yield replace(found, part=member.part)
 
 
 class BinaryFiles:
@@ -135,12 +141,12 @@ class BinaryFiles:
 
 def _in_file(path: Path) -> Generator[BinaryFile, None, None]:
     try:
-        if path.suffix in WHEELS or not _is_candidate(path):
+        if not _is_candidate(path):
             from vdbg_env.crash.archives import in_named_archive  # loaded on first use: most targets are no archives
 
             members = in_named_archive(path)
             if members is not None:
-                yield from members
+                yield from members_opened(members)
                 return
         with path.open("rb") as file, opened_binary(str(path), file.fileno(), path=path, asked_for=True) as found:
             yield found
@@ -182,14 +188,14 @@ def _found(path: Path, seen: set[tuple[int, int]]) -> Iterator[BinaryFile]:
     elif path.name.endswith(ARCHIVES):
         from vdbg_env.crash.archives import in_archive
 
-        yield from in_archive(path, str(path))
+        yield from members_opened(in_archive(path, str(path)))
 
 
 def _is_candidate(path: Path) -> bool:
     with path.open("rb", buffering=0) as file:
         from gpucore.fatbin import may_hold_device_code  # what reads cores in an image has the standard library alone
 
-        return may_hold_device_code(file.read(HEAD))
+        return may_hold_device_code(file.read(_START))
 
 
 @dataclass(frozen=True, kw_only=True)

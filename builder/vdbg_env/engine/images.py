@@ -24,7 +24,7 @@ from vdbg_env.common.programs import Completed
 from vdbg_env.common.stop import each_waited
 from vdbg_env.common.tar import tarfile
 from vdbg_env.crash.archives import spilled
-from vdbg_env.crash.files import BinaryFile, Buffer
+from vdbg_env.crash.files import BinaryFile, Buffer, members_opened
 from vdbg_env.engine.client import Engine, connect, engine_errors, inspect_image, printed, raise_for_status
 from vdbg_env.engine.containers import created, started, tool_container
 from vdbg_env.engine.trees import tar_stream, upload
@@ -82,7 +82,7 @@ class Followed:
                 targets.append(posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname)))
             stream = archive.extractfile(member) if member.isfile() else None
             if stream is not None:
-                yield from spilled(name, stream)
+                yield from members_opened(spilled(name, stream))
         self._read.append(real)
         self.folders += [target for target in targets if not self.has_read(target)]
 
