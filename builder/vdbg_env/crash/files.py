@@ -248,7 +248,7 @@ class CoreFiles:
             return False
         try:
             with Path(path).open("rb") as file:
-                if not file.read(HEAD).startswith(_PACKED):
+                if not file.read(_START).startswith(_PACKED):
                     return False
                 from vdbg_env.crash.archives import is_tar  # loaded on first use: most cores are not packed
 
@@ -265,7 +265,7 @@ class CoreFiles:
         try:
             with Path(path).open("rb") as file:
                 modified = os.fstat(file.fileno()).st_mtime
-                if not file.read(HEAD).startswith(_PACKED):
+                if not file.read(_START).startswith(_PACKED):
                     with mapped(file.fileno(), path) as data:
                         yield CoreFile(name=path, data=data, modified=modified)
                     return
