@@ -77,7 +77,8 @@ class Finding:
     step started it. `why` says in lines why the address of an access was bad, `address` the same for programs: as
     `faults[].address` of the schema vdbg-env/core/v1. `owner` is whose memory an address is of which nothing else is
     known: the schema vdbg-env/owner/v1 without its name. `around` are the blocks next to the first that faulted, as
-    `faults[].around` of the former.
+    `faults[].around` of the former, and `waits` what the loop waits for that warps of a hang run in, as its
+    `warps[].waits`; `why` then says that in lines.
     """
 
     rule: str
@@ -97,6 +98,7 @@ class Finding:
     address: Mapping[str, Any] | None = field(default=None, hash=False)
     owner: Mapping[str, Any] | None = field(default=None, hash=False)
     around: Mapping[str, Any] | None = field(default=None, hash=False)
+    waits: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 def around_lines(around: Mapping[str, Any]) -> Iterator[str]:

@@ -625,6 +625,7 @@ def _finding_json(found: Finding, identifier: str | None) -> dict[str, Any]:
         "address": found.address,
         **({"owner": found.owner} if found.owner else {}),
         **({"around": found.around} if found.around else {}),
+        **({"waits": found.waits} if found.waits else {}),
     }
 
 

@@ -349,13 +349,14 @@ def _read(context: BuiltinContext, path: str, name: str) -> Core:
 
 
 def _findings(read: Core, name: str) -> tuple[Finding, ...]:
-    """Return a finding for each fault, with why its address was bad; without faults, where a hang is."""
+    """Return a finding for each fault, with why its address was bad; without one, where a hang is and what it polls."""
     findings = gpu_core_findings(read.faults, read.warp_groups, name)
     if not read.faults:
-        waits = {
-            g.location.chain: w.lines for g, w in zip(read.warp_groups, read.waits, strict=False) if w and g.location
-        }
-        return tuple(replace(finding, why=waits.get(finding.chain, ())) for finding in findings)
+        waits = {g.location.chain: w for g, w in zip(read.warp_groups, read.waits, strict=False) if w and g.location}
+        return tuple(
+            replace(found, why=wait.lines, waits=wait.document) if (wait := waits.get(found.chain)) else found
+            for found in findings
+        )
     if not any(read.addresses):
         return findings
     return tuple(

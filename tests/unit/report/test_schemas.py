@@ -46,6 +46,7 @@ FAULT: Finding = replace(
     address={"width": 4},
     owner={"where": "inside"},
     around={"x": 1},
+    waits={"polled": []},
 )
 
 

@@ -1,6 +1,8 @@
 """What makes a dump large and why it has no lines, from cores and cubins as the tests build them."""
 
+import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,12 @@ import pytest
 from gpucore.core_layout import SectionType
 from gpucore.elf import Elf
 from tests.builders.core_builder import hang_core, illegal_address_core
+from tests.support import reports
+from tests.support.schemas import Contract
+from tests.unit.crash.test_why import FLAG, polling_core
 from tests.unit.run.test_steps import CUBINS, Bench, Programs, promised
 from vdbg_env.evidence.gpu_findings import maker_of, vllm_library
+from vdbg_env.report.model import report_json
 
 _HEADER = 64  # bytes of a section header; its type is at 4, offset and size at 24 (gABI figure 4-10)
 
@@ -57,6 +63,18 @@ def test_what_is_no_core_has_nothing_to_tell(tmp_path: Path, name: str) -> None:
         assert done.error is None
         assert done.notes
         assert done.results.keys() <= {"caches"}
+
+
+def test_a_hang_says_for_programs_too_what_it_polls(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (finding,) = bench.use("decode-gpu-core", cores=[bench.put("core.cuda.a", polling_core())]).findings
+    assert finding.waits is not None
+    Contract("core-v1", "Wait").check(finding.waits)
+    assert [(one["address"], one["value"]) for one in finding.waits["polled"]] == [(FLAG + 8, 3)]
+    assert finding.why[0].startswith("in a loop at")
+    published = json.loads(report_json(replace(reports.FULL, findings=(finding,))))
+    Contract("run-v1").check(published)
+    assert published["findings"][0]["waits"] == finding.waits
 
 
 def lines(tmp_path: Path, data: bytes, *cubins: str, **bench: object) -> dict[str, object]:
