@@ -98,14 +98,12 @@ def _words(values: Slice, r: Register) -> set[str]:
         if opcode in {"IADD", "IADD3", "ISETP"} and {"64", "S64", "U64"} & set(i.modifiers):
             for s in operands:
                 for word, held in zip(("low", "high"), s.registers, strict=False):
-                    if values.run(lambda held=held, n=n: values.register(held, n)) == leaf("entry", *r):  # type: ignore[misc]
+                    if _is_entry(values, held, n, r):
                         found.add(word)
-        if code.definition(r, n) != ENTRY or not any(r in s.registers for s in operands):
-            continue
         for s in operands:
             if len(s.registers) == 2 and r in s.registers and _both_at_entry(values, s, n):
                 found.add("low" if s.registers[0] == r else "high")
-        single = any(s.registers == (r,) for s in operands)
+        single = any(len(s.registers) == 1 and _is_entry(values, s.register, n, r) for s in operands)
         carries = any(d.register.predicate and not d.register.hardwired for d in i.destinations)
         zero = any(s.register.hardwired for s in operands)
         if single and opcode in {"IADD3", "IADD", "IMAD"} and "X" in i.modifiers:
@@ -115,6 +113,11 @@ def _words(values: Slice, r: Register) -> set[str]:
         elif single and opcode == "ISETP" and zero and not {"U32", "EX"} & set(i.modifiers):
             found.add("high")
     return found
+
+
+def _is_entry(values: Slice, held: Register, n: int, r: Register) -> bool:
+    """Say whether a register holds, maybe as a copy, what another one had at the entry."""
+    return not held.hardwired and values.run(lambda: values.register(held, n)) == leaf("entry", *r)
 
 
 def _both_at_entry(values: Slice, operand: RegisterOperand, n: int) -> bool:

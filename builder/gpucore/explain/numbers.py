@@ -145,6 +145,7 @@ class Numbers:
         self._shared_by: dict[Carrier, None] = {}
         self._uniform: dict[tuple[Atom, bool], bool] = whole._uniform if whole else {}
         self._loaded_from: dict[int, tuple[Poly, list[Base]] | None] = whole._loaded_from if whole else {}
+        self._addresses: dict[int, list[tuple[Lane, int]]] = {}
         self._again: dict[tuple[int, Carrier, bool], Numbers] = {}
         self._equations: dict[_Place, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
         self._pairs: dict[_Place, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
@@ -308,6 +309,11 @@ class Numbers:
 
     def addresses(self) -> list[tuple[Lane, int]]:
         """Return the address that each thread accessed, but for those that one register alone carries."""
+        if self.chosen not in self._addresses:
+            self._addresses[self.chosen] = self._confirmed_addresses()
+        return self._addresses[self.chosen]
+
+    def _confirmed_addresses(self) -> list[tuple[Lane, int]]:
         found: list[tuple[Lane, int]] = []
         formula = self.address.formula
         own = self._certain(formula)

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeAlias
 
 from gpucore.explain import operations as op
 from gpucore.explain.algebra import (
+    ONES,
     ZERO,
     ZERO64,
     Atom,
@@ -20,8 +21,10 @@ from gpucore.explain.algebra import (
     carry,
     constant,
     hi,
+    join,
     leaf,
     lo,
+    of,
     pair,
     sign,
     sx,
@@ -328,12 +331,11 @@ def _named(q: Poly) -> Poly:
 
 
 def _wide_product(at: At) -> Results:
-    if "X" in at.modifiers:
-        return None
     x, y, addend = at.word(0), at.word(1), at.double(2)
     extend = zx if at.unsigned else sx
-    total = extend(x) * extend(y) + addend
-    quotient = op.estimate(x, y) if at.unsigned and addend == ZERO64 else None
+    carried = at.carry_in(at.conditions) if "X" in at.modifiers else ZERO
+    total = extend(x) * extend(y) + addend + zx(carried)
+    quotient = op.estimate(x, y) if at.unsigned and addend == ZERO64 and carried == ZERO else None
     if quotient is not None:
         return [(lo(total), quotient), *_no_carries(at)]
     return [total, *_no_carries(at)]
@@ -408,6 +410,11 @@ def _funnel(at: At) -> Results:
         if "R" in modifiers and upper and (low == ZERO or not of_64):
             amount = op.bit_and(by, constant(31)) if wraps else by
             return [leaf("sar" if negative else "shr", high, amount)]
+        if "R" in modifiers and not upper and (wraps or of_64) and not (of_64 and negative):
+            return [leaf("funnel", low, high, op.bit_and(by, constant(63 if of_64 else 31)) if wraps else by)]
+        if "L" in modifiers and upper and of_64:
+            amount = op.bit_and(by, constant(63)) if wraps else by
+            return [hi(of(make_atom("shl64", join(pair(low, high)), amount, bits=64)))]
         return None
     k = by.constant & (63 if of_64 else 31) if wraps else min(by.constant, 64 if of_64 else 32)
     if "L" in modifiers:
@@ -466,9 +473,13 @@ def _count(kind: str) -> Callable[[At], Results]:
 
 
 def _find_leading(at: At) -> Results:
-    if at.modifiers != {"U32"}:
+    value = at.word(0)
+    if at.modifiers == {"U32"}:
+        return [leaf("flo", value), *_no_carries(at)]
+    if at.modifiers != {"U32", "SH"}:
         return None
-    return [leaf("flo", at.word(0)), *_no_carries(at)]
+    none = _comparison("EQ", value, ZERO, True)
+    return [op.select(none, ONES, constant(31) - leaf("flo", value)), *_no_carries(at)]
 
 
 def _sign_extend(at: At) -> Results:

@@ -7,10 +7,11 @@ import re
 import struct
 import subprocess
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from gpucore.code_map import Function
 from gpucore.dwarf import Chain, Place
@@ -51,7 +52,11 @@ class Bases:
 
 @dataclass
 class Coverage:
-    """What is said of the global accesses of some kernels."""
+    """What is said of the global accesses of some kernels.
+
+    `whole` and what follows count the whole answer: with the guards, and the addresses of the loads that the address
+    depends on. Those that begin with `alone_` count the formula of the address and its loops.
+    """
 
     kernels: int = 0
     accesses: int = 0
@@ -63,6 +68,10 @@ class Coverage:
     with_known_loops: int = 0
     with_other_loops: int = 0
     partly_unknown: int = 0
+    alone_whole: int = 0
+    alone_with_known_loops: int = 0
+    alone_with_other_loops: int = 0
+    alone_partly_unknown: int = 0
     not_explained: int = 0
     not_known: dict[str, int] = field(default_factory=dict)
     not_read: int = 0
@@ -199,17 +208,41 @@ def _count(answer: object, line: Line, coverage: Coverage) -> None:
     else:
         coverage.base_argument += base["argument"] is not None
         coverage.base_loaded += base["argument"] is None
-    values = [one for one in answer["loops"] if one["kind"] == "value"]
-    if answer["not_known"] or answer["formula"] is None:
-        coverage.partly_unknown += 1
+    with_guards = _kind(answer["not_known"] or ([] if answer["formula"] else ["too large"]), answer["loops"])
+    setattr(coverage, with_guards, getattr(coverage, with_guards) + 1)
+    if with_guards == "partly_unknown":
         for opcode in answer["not_known"] or ["too large"]:
             coverage.not_known[opcode] = coverage.not_known.get(opcode, 0) + 1
-    elif not answer["loops"]:
-        coverage.whole += 1
-    elif all(len(one["starts"]) == 1 and len(one["steps"]) <= 1 and not one["others"] for one in values):
-        coverage.with_known_loops += 1
-    else:
-        coverage.with_other_loops += 1
+    loops, opaque = _in_formula(answer)
+    alone = f"alone_{_kind(opaque, loops)}"
+    setattr(coverage, alone, getattr(coverage, alone) + 1)
+
+
+def _kind(unknown: Collection[str], loops: Collection[Mapping[str, Any]]) -> str:
+    if unknown:
+        return "partly_unknown"
+    values = [one for one in loops if one["kind"] == "value"]
+    known = all(len(one["starts"]) == 1 and len(one["steps"]) <= 1 and not one["others"] for one in values)
+    return "whole" if not loops else "with_known_loops" if known else "with_other_loops"
+
+
+def _in_formula(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], set[str]]:
+    """Return the loops and the opcodes that are not looked into of the formula alone: not those of guards and loads."""
+    loops: dict[int, Mapping[str, Any]] = {}
+    unknown = set() if answer["formula"] else {"too large"}
+    todo = [answer["formula"]]
+    while todo:
+        tree = todo.pop()
+        if tree is None:
+            continue
+        if "opaque" in tree:
+            unknown.add(tree["opaque"])
+        number = tree.get("loop")
+        if number is not None and number not in loops:
+            loop = loops[number] = answer["loops"][number]
+            todo += [*loop["starts"], *loop["steps"], *loop["others"]]
+        todo += tree.get("args", ())
+    return list(loops.values()), unknown
 
 
 def _run(program: Program, function: Function, witness: Witness, rng: random.Random) -> Run | None:

@@ -1,0 +1,72 @@
+"""What instructions compute whose operands are not numbers of the code, against the arithmetic that they stand for."""
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucore.explain.algebra import Atom, join, leaf, pair
+from gpucore.explain.code import Code, Routine
+from gpucore.explain.division import find_roles
+from gpucore.explain.evaluate import Values
+from gpucore.explain.slice import Slice
+from gpucore.sass import Register, read_listings
+
+M32 = 0xFFFFFFFF
+GIVEN = ("R2", "R3", "R4", "R5")
+
+
+def values_of(rows: Sequence[tuple[str, str]], *, kernel: bool) -> Slice:
+    written = [{"opcode": name, "operands": rest} for name, rest in rows]
+    listing = [{}, [{"function-name": "f", "start": 0, "length": 16 * len(rows), "sass-instructions": written}]]
+    (function,) = read_listings(json.dumps(listing))
+    routine = Routine("f", 0, 16 * len(rows))
+    return Slice(Code(function.instructions, [routine], routine), lambda *at: leaf("bank", *at), kernel)
+
+
+def computed(opcode: str, operands: str, words: list[int]) -> int:
+    """Return R6 and R7 after an instruction that finds these words in R2 to R5, and the carry of R2 + R3 in P0."""
+    rows = [("LDC", f"{r},c[0x0][{0x160 + 4 * k:#x}]") for k, r in enumerate(GIVEN)]
+    rows += [("IADD3", "RZ,P0,R2,R3,RZ"), ("MOV", "R7,RZ"), (opcode, operands), ("EXIT", "")]
+    values = values_of(rows, kernel=True)
+
+    def held(a: Atom) -> int:
+        assert a.kind == "bank", a
+        return words[(int(str(a.args[1])) - 0x160) // 4]
+
+    low, high = (Values(held).of(values.register(Register("R", n), len(rows) - 1)) for n in (6, 7))
+    return high << 32 | low
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands", "meant"),
+    [
+        ("SHF.R.U64", "R6,R2,R4,R3", lambda a, b, c, d: (b << 32 | a) >> min(c, 64) & M32),
+        ("SHF.R.W.U64", "R6,R2,R4,R3", lambda a, b, c, d: (b << 32 | a) >> (c & 63) & M32),
+        ("SHF.R.W.U32", "R6,R2,R4,R3", lambda a, b, c, d: (b << 32 | a) >> (c & 31) & M32),
+        ("SHF.L.U64.HI", "R6,R2,R4,R3", lambda a, b, c, d: ((b << 32 | a) << min(c, 64)) >> 32 & M32),
+        ("FLO.U32.SH", "R6,R2", lambda a, b, c, d: 32 - a.bit_length() if a else M32),
+        ("IMAD.WIDE.U32.X", "R6,R2,R3,R4,P0",
+         lambda a, b, c, d: a * b + (d << 32 | c) + (a + b >> 32) & 0xFFFFFFFFFFFFFFFF),
+    ],
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+@given(words=st.lists(st.one_of(st.integers(0, 70), st.integers(0, M32)), min_size=4, max_size=4))
+def test_an_instruction_has_the_value_of_its_arithmetic(
+    opcode: str, operands: str, meant: Callable[[int, int, int, int], int], words: list[int]
+) -> None:
+    assert computed(opcode, operands, words) == meant(*words)
+
+
+def test_a_division_may_take_its_dividend_in_registers_of_both_files() -> None:
+    rows = (
+        ("ULDC.64", "UR8,c[0x0][0x1a8]"), ("I2F.U64.RP", "R4,UR8"), ("R2UR", "UR16,R7"),
+        ("UIADD3", "UR16,UP4,URZ,-UR16,URZ"), ("UIADD3.X", "UR17,URZ,~UR7,URZ,UP4,!UPT"),
+        ("USEL", "UR4,UR16,0xffffffff,UP0"), ("USEL", "UR5,UR17,0xffffffff,UP0"), ("RET.REL.NODEC", "R2,0x0"),
+    )  # fmt: skip
+    roles = find_roles(values_of(rows, kernel=False), unsigned=False)
+    assert roles is not None
+    assert roles.over == join(pair(leaf("entry", "R", 7), leaf("entry", "UR", 7)))
+    assert roles.result == (Register("UR", 4), Register("UR", 5))
