@@ -11,7 +11,7 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -332,6 +332,8 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     if triage.failed is False:
         ended = "and an orderly shutdown" if any(log.shut_down for log in triage.logs) else "but not how it ended"
         lines = [f"no failure found: the log shows work, {ended}  (class {failure.name}{sure})"]
+        for file, (number, text) in islice(((log.file, log.work) for log in triage.logs if log.work), 1):
+            lines += ["", f"  {file}:{number}", f"    {_short(text)}"]
     if root:
         lines += ["", f"  {root.file}:{root.line}", f"    {_short(root.text)}"]
         unproven = "; unproven rule" if root.record and not root.record.answers else ""

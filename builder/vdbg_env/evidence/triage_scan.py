@@ -286,8 +286,8 @@ class Sighting:
 class LogEvidence:
     """What one log showed: sightings in order, how many lines it has, whether it ended in order.
 
-    `worked`: it shows that the run did its work at some time; `survived`: how many failures the run continued after.
-    `calm`: its last line is one of level INFO. `rank` is that of its name.
+    `work` is the first line that shows that the run did its work, with its number; `survived`: how many failures the
+    run continued after. `calm`: its last line is one of level INFO. `rank` is that of its name.
 
     `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's. `clues` are
     lines that no rule knows, and that have a word of an error: the first of them and the last.
@@ -302,11 +302,16 @@ class LogEvidence:
     shut_down: bool = False
     calm: bool = False
     rank: int | None = None
-    worked: bool = False
+    work: tuple[int, str] | None = None
     survived: int = 0
     settings: tuple[str, ...] = ()
     release: str | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def worked(self) -> bool:
+        """Whether it shows that the run did its work at some time."""
+        return self.work is not None
 
     @property
     def writers(self) -> int:
@@ -338,7 +343,7 @@ class LogClassifier:
     _survived: int = 0
     _ignored: dict[str | None, int] = field(default_factory=dict)
     _exiting: set[str | None] = field(default_factory=set)  # pods and containers that shut down in order
-    _well: bool = False
+    _work: tuple[int, str] | None = None
     _settings: dict[str, None] = field(default_factory=dict)
     _release: str | None = None
 
@@ -367,7 +372,7 @@ class LogClassifier:
             shut_down=bool(self._exiting),
             calm=unwrap(decode(self._scanner.last_line)).level in {"INFO", "DEBUG"},
             rank=self._rank,
-            worked=self._well,
+            work=self._work,
             survived=self._survived,
             settings=tuple(self._settings),
             release=self._release,
@@ -411,7 +416,7 @@ class LogClassifier:
 
     def _look_for_health(self) -> None:
         passing = any(not _concerns(self._dead, label) for label in self._passing)
-        self._scanner.alert = not self._well or passing or (bool(self._stalls) and not self._dead)
+        self._scanner.alert = not self._work or passing or (bool(self._stalls) and not self._dead)
         settled = any(not s.weak and s.rule.precision >= TELLING for s in self._kept)
         if settled is not self._settled:
             self._settled = settled
@@ -451,12 +456,12 @@ class LogClassifier:
             case "begin":
                 self._exiting = {label for label in self._exiting if not _concerns({line.label}, label)}
             case "ready":
-                self._well = True
+                self._work = self._work or (candidate.number, _excerpt(line.text, rule))
                 if not self._unchanged:
                     self._forget(line.label, lambda s: s.cleared)
                 self._unchanged = True
             case "progress" | "well":
-                self._well = True
+                self._work = self._work or (candidate.number, _excerpt(line.text, rule))
                 if not _concerns(self._dead, line.label) and (self._passing or self._stalls or self._first_clues):
                     self._forget(line.label, (lambda s: s.passing) if rule.role == "progress" else _of_another)
             case "detail":

@@ -72,9 +72,10 @@ def test_a_log_that_is_cut_or_damaged_is_said_to_be(tmp_path: Path, pack: Callab
 def test_of_a_log_that_went_well_no_more_is_said_than_it_shows(tmp_path: Path) -> None:
     """It was called finished, where it may have been cut in the middle of work."""
     log = tmp_path / "server.log"
-    log.write_text("INFO:     Application startup complete.\n")
+    log.write_text("INFO:     Waiting for application startup.\nINFO:     Application startup complete.\n")
     ran = vdbg_env("triage", str(log))
-    first = "no failure found: the log shows work, {}  (class not-a-gpu-failure; confidence 96%)\n"
+    first = "no failure found: the log shows work, {}  (class not-a-gpu-failure; confidence 96%)\n\n"
+    first += f"  {log}:2\n    Application startup complete.\n"
     assert (ran.status, ran.stdout) == (0, first.format("but not how it ended"))
     with log.open("a") as file:
         file.write("INFO:     Shutting down\nINFO:     Application shutdown complete.\n")
