@@ -82,7 +82,6 @@ class Code:
         """The calls that are not followed, with their routine where it is in this section."""
         self._places: dict[tuple[tuple[int, ...], int], int] = {}
         self._after: dict[int, list[int]] = {}
-        self._returns: dict[tuple[int, ...], list[int]] = {}
         self.indirect = False
         self._lay(root, ())
         self._connect()

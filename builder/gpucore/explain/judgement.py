@@ -13,9 +13,9 @@ from typing import Final
 
 from gpucore.explain.address import Address, leaves
 from gpucore.explain.algebra import Atom, Poly, inside, of
+from gpucore.explain.notation import WEAK, Words
 from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import signed
-from gpucore.explain.text import WEAK, Words
 
 _PLACEHOLDERS: Final = {
     0xFFFFFFFF: "-1",

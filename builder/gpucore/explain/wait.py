@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 
 from gpucore.explain.address import Address, address_at, place_of
 from gpucore.explain.algebra import Atom, Poly, TooLarge, constant, inside, leaf, polys_in, written_size
-from gpucore.explain.legend import Legend
+from gpucore.explain.notation import WEAK, Json, Legend, Words, tree_of, tree_of_atom
 from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import FALSE, TRUE, bit_and, negate, shift_right, signed
 from gpucore.explain.program import Program
 from gpucore.explain.slice import Slice
-from gpucore.explain.text import WEAK, Words
-from gpucore.explain.tree import Json, tree_of, tree_of_atom
 from gpucore.explain.why import loop_json
 from gpucore.sass import RegisterOperand
 

@@ -11,12 +11,10 @@ from typing import Final
 from gpucore.explain.address import Address, Base, explain_address
 from gpucore.explain.algebra import Atom, Poly, inside, leaf, of, written_size
 from gpucore.explain.judgement import Judgement, judge, judge_numbers
-from gpucore.explain.legend import Legend, LoadedValue, LoopValue
+from gpucore.explain.notation import WEAK, Json, Legend, LoadedValue, LoopValue, Words, number, tree_of, tree_of_atom
 from gpucore.explain.numbers import How, Numbers
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
-from gpucore.explain.text import WEAK, Words, number
-from gpucore.explain.tree import Json, tree_of, tree_of_atom
 
 _VERBS: Final = {"read": ("reads", "read"), "write": ("writes", "wrote"), "update": ("updates", "updated")}
 _MOST_GUARDS: Final = 4

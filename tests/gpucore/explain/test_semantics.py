@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from gpucore.explain.algebra import Atom, join, leaf, pair
 from gpucore.explain.code import Code, Routine
-from gpucore.explain.division import find_roles
 from gpucore.explain.evaluate import Values
-from gpucore.explain.slice import Slice
+from gpucore.explain.slice import Slice, find_roles
 from gpucore.sass import Register, read_listings
 
 M32 = 0xFFFFFFFF
