@@ -168,7 +168,7 @@ class Tools:
             [self._folders.admit(file) for file in files],
             BinaryFiles(),
             self._sources,
-            self._packs(),
+            self._packs,
             arch=as_target(arch) if arch else None,
         )
         found = json.loads(locate_json(report))

@@ -146,7 +146,7 @@ def locate_command(
     from vdbg_env.crash.locate import InNoCode, locate, locate_json, locate_text
 
     sources = SourceFiles(source_roots, path_maps)
-    packs = _packs(line_packs)()
+    packs = _packs(line_packs)
     query, kept = parse_place(place, kernel), as_target(arch) if arch else None
     maps = _maps(memory) if memory else ()
     if not files:

@@ -35,6 +35,7 @@ from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.places import (
     AddressWhy,
     Explainer,
+    PacksWhenAsked,
     SourceLines,
     borrowed_lines,
     chain_doubt,
@@ -52,8 +53,6 @@ from vdbg_env.evidence.finding import around_lines
 from vdbg_env.evidence.gpu_findings import blocks_around, maker_of, vllm_library
 
 if TYPE_CHECKING:
-    from gpucore.code_map import CodeMap
-    from gpucore.dwarf import BorrowedLines, Place
     from vdbg_env.crash.line_packs import PackedLines
     from vdbg_env.crash.memory_map import MemoryMap
 
@@ -92,22 +91,6 @@ class CoresRead:
     problems: tuple[tuple[str, BadInput | GpucoreError], ...]
 
 
-class _PacksWhenAsked:
-    """A LineSource that opens the line packs at the first place without lines; `notes` are theirs."""
-
-    def __init__(self, packs: Callable[[], PackedLines]) -> None:
-        self._packs: Final = packs
-        self._opened: PackedLines | None = None
-
-    def lines_at(self, code: CodeMap, place: Place) -> BorrowedLines | None:
-        self._opened = self._opened or self._packs()
-        return self._opened.lines_at(code, place)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self._opened.notes if self._opened else ()
-
-
 def read_cores(
     targets: Iterable[str],
     source_text: SourceFiles,
@@ -126,7 +109,7 @@ def read_cores(
     readings: list[Core] = []
     problems: list[tuple[str, BadInput | GpucoreError]] = []
     files = CoreFiles()
-    lines = _PacksWhenAsked(packs) if packs else None
+    lines = PacksWhenAsked(packs) if packs else None
     for path in dict.fromkeys(path for target in targets for path in files.find(target)):
         try:
             with files.open(path) as core:

@@ -30,10 +30,10 @@ from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import counted, json_text, nearest, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, BinarySource, CoreFiles, SourceFiles, Tell, done
-from vdbg_env.crash.line_packs import PackedLines
 from vdbg_env.crash.places import (
     AddressWhy,
     Explainer,
+    PacksWhenAsked,
     SourceLines,
     borrowed_lines,
     chain_doubt,
@@ -45,6 +45,7 @@ from vdbg_env.crash.places import (
 )
 
 if TYPE_CHECKING:
+    from vdbg_env.crash.line_packs import PackedLines
     from vdbg_env.crash.memory_files import Owners
     from vdbg_env.crash.memory_map import MemoryMap
 
@@ -105,13 +106,13 @@ def locate(
     files: Sequence[str],
     binaries: BinarySource,
     source_text: SourceFiles,
-    lines: PackedLines | None = None,
+    packs: Callable[[], PackedLines] | None = None,
     *,
     maps: Sequence[MemoryMap] = (),
     arch: str | None = None,
     tell: Tell = lambda *_: None,
 ) -> LocateReport:
-    """Find every place that the query means; `lines` has those of code that was built without.
+    """Find every place that the query means; `packs` opens the lines of code that was built without.
 
     `maps` say whose memory an absolute address is.
     `arch` keeps to one architecture, such as `sm_90`. `tell` hears of each file and how much is done.
@@ -119,7 +120,7 @@ def locate(
     Raises BadInput when there is none: with the nearest names for an unknown name, and with the function's size
     for an offset outside it.
     """
-    search = _Search(query, arch, lines, source_text)
+    search = _Search(query, arch, PacksWhenAsked(packs) if packs else None, source_text)
     for number, file in enumerate(files):
         told = partial(_told, tell, number, len(files))
         for cubin in _cubins(file, binaries, search.notes, told):
@@ -160,7 +161,7 @@ class _Cubin:
 class _Search:
     """Collects the places that fit, and what is needed to explain why none does."""
 
-    def __init__(self, query: PlaceQuery, arch: str | None, lines: PackedLines | None, sources: SourceFiles) -> None:
+    def __init__(self, query: PlaceQuery, arch: str | None, lines: PacksWhenAsked | None, sources: SourceFiles) -> None:
         self._sources = sources
         self._explained: dict[tuple[str, str | None, int], AddressWhy | None] = {}
         self._lines = lines

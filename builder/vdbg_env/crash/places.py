@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpucore.explain import Program, Programs, Wait, Why
     from gpucore.explain import SourceText as SourceOf
     from gpucore.sass import Instruction
+    from vdbg_env.crash.line_packs import PackedLines
 
 SourceLines = Mapping[tuple[str, int], str]
 """The text of source lines by (file, 1-based line), those that were found."""
@@ -36,6 +37,22 @@ Disassemble: TypeAlias = "Callable[[CodeMap, int], Sequence[Instruction]]"
 _TIMEOUT_S: Final = 20.0  # of one section; it hangs on some inputs
 _LARGEST: Final = 4 << 20  # bytes of code of one section
 _WITH_LETTER: Final = 90  # from sm_90 on, what the letter adds (sm_90a) is read too
+
+
+class PacksWhenAsked:
+    """A LineSource that opens the line packs at the first place without lines; `notes` are theirs."""
+
+    def __init__(self, packs: Callable[[], PackedLines]) -> None:
+        self._packs: Final = packs
+        self._opened: PackedLines | None = None
+
+    def lines_at(self, code: CodeMap, place: Place) -> BorrowedLines | None:
+        self._opened = self._opened or self._packs()
+        return self._opened.lines_at(code, place)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._opened.notes if self._opened else ()
 
 
 def find_lines(chains: Iterable[Chain], source_text: SourceText) -> SourceLines:

@@ -44,7 +44,7 @@ def test_locate_in_a_library_loads_no_reader_of_cores() -> None:
     kernel = CodeMap(SAMPLE.read_bytes()).kernels[0].name
     loaded = loaded_by("locate", "0x80", "--kernel", kernel, SAMPLE)
     assert "gpucore.code_map" in loaded
-    assert not loaded & (HEAVY | OTHER_ROOMS | {"gpucore.core_reader"})
+    assert not loaded & (HEAVY | OTHER_ROOMS | {"gpucore.core_reader", "vdbg_env.crash.line_packs"})
 
 
 def test_core_loads_neither_engines_nor_runbooks(core: Path) -> None:
