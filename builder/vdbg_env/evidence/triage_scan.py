@@ -32,7 +32,7 @@ AHEAD = 4 << 10  # bytes of the next block that may hold the rest of a wrapped l
 STEADY = 4 << 20  # bytes of a log from which on a faster automaton earns its making (20 ms, 7 MB)
 MAX_JOINED = 12
 _LINES_AROUND = 48  # lines before one that show whether its log is wrapped
-HELD = 32  # blocks of the log in which the earlier lines of a process are looked for
+HELD = 16  # blocks of the log in which the earlier lines of a process are looked for
 
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
@@ -52,18 +52,17 @@ class LineScanner:
     """Takes the bytes of one log in chunks of any size and yields candidate lines, in order.
 
     `literals` are all that may be looked for, `frequent` those of lines that a healthy log is full of. These are looked
-    for only while `alert` is set, the others while `watch` names them. The consumer may change both between two
-    candidates.
+    for only while `alert` is set, the others while `watch` names them. While `hold` is set, `before` can look back. The
+    consumer may change all of them between two candidates.
     """
 
     def __init__(self, literals: Iterable[str], frequent: Iterable[str]) -> None:
         often, watched = frozenset(frequent), frozenset(literals)
-        rare = sorted(watched)
-        self._texts = (*rare, *sorted(often - watched))
-        self._rare = len(rare)  # so many texts are enough while nothing frequent is looked for
+        self._texts = sorted(often | watched)
         self._frequent = [text in often for text in self._texts]
         self.alert = True
-        self._fast = False
+        self.hold = False
+        self._automaton = _automaton(tuple(self._texts), fast=False)
         self._buffer = bytearray()
         self._context: list[bytes] = []  # the last lines before the buffer
         self._line = 1  # number of the first line in the buffer
@@ -72,7 +71,8 @@ class LineScanner:
         self._sets: dict[frozenset[str], list[bool]] = {}
         self._lines: list[bytes] = []  # of the block, from line `_first` of the log on
         self._first = self._here = 1  # the line that was yielded last
-        self._past: deque[tuple[int, bytes]] = deque(maxlen=HELD)  # blocks before, each with its first line
+        # Blocks before this one, each with its first line, and where it ends.
+        self._past: deque[tuple[int, bytes, int]] = deque(maxlen=HELD)
         self.watch(watched)
 
     @property
@@ -96,10 +96,10 @@ class LineScanner:
 
         Where that is long ago, it is the first line that is still held.
         """
-        lines = self._lines[: self._here - self._first]
-        for first, text in ((self._first, b"\n".join(lines)), *reversed(self._past)):
-            if (marked := text.count(mark)) >= count:
-                at = len(text)
+        here = b"\n".join(self._lines[self._line - self._first : self._here - self._first])
+        for first, text, end in ((self._line, here, len(here)), *reversed(self._past)):
+            if (marked := text.count(mark, 0, end)) >= count:
+                at = end
                 for _ in range(count):
                     at = text.rindex(mark, 0, at)
                 return first + text.count(b"\n", 0, at)
@@ -127,7 +127,8 @@ class LineScanner:
 
     def _scan(self, end: int) -> Iterator[Candidate]:
         self._scanned += end
-        self._fast = self._scanned >= STEADY
+        if self._scanned >= STEADY > self._scanned - end:
+            self._automaton = _automaton(tuple(self._texts), fast=True)
         with memoryview(self._buffer) as buffer:
             text = bytes(buffer[: end + AHEAD])
         del self._buffer[:end]
@@ -139,9 +140,13 @@ class LineScanner:
         own = len(self._context) + ended + (not whole)  # lines before this one are of this block
         lines = [*self._context, *lines, rest]
         first = len(self._context)
-        self._lines, self._first = lines[first:], self._line
+        self._lines, self._first = lines, self._line - first
         yield from self._candidates(lines, first, own)
-        self._past.append((self._line, text[:end]))
+        self._lines = []  # their memory is taken again for the next block
+        if self.hold:
+            self._past.append((self._line, text, end))
+        else:
+            self._past.clear()
         self._line, self._tail = self._line + ended, not whole
         self._context = [line[:AHEAD] for line in lines[:own][-_LINES_AROUND:]]
 
@@ -149,33 +154,26 @@ class LineScanner:
         joined = b"".join(lines)
         widths = list(map(len, lines))
         starts = list(accumulate(widths, initial=0))
-        taken = starts[first]  # lines up to here have been yielded
-        again = True
-        while again:
-            again, alert, offset = False, self.alert, taken
-            texts = self._texts if alert or not self._fast else self._texts[: self._rare]
-            automaton = _automaton(texts, fast=self._fast)
-            for literal, begun, ended in automaton.find_matches_as_indexes(
-                memoryview(joined)[offset:], overlapping=True
-            ):
-                place = begun + offset
-                if place < taken or not (self._watched[literal] or (self.alert and self._frequent[literal])):
-                    continue
-                begin, end = bisect_right(starts, place) - 1, bisect_right(starts, ended + offset - 1) - 1
-                if begin >= limit:
-                    continue
-                begin, end = _unfold(lines, widths, begin, end)
-                data = b"".join(lines[begin : end + 1])
-                if (behind := place - starts[begin]) > MAX_LINE - AHEAD:
-                    data = data[:AHEAD] + data[behind - AHEAD // 2 :]
-                taken = starts[end + 1]
-                self._here = self._line - first + begin
-                yield Candidate(number=self._here, data=data)
-                if again := self.alert and not alert:  # frequent texts are looked for from here on
-                    break
+        offset = taken = starts[first]  # lines up to `taken` have been yielded
+        for literal, begun, ended in self._automaton.find_matches_as_indexes(
+            memoryview(joined)[offset:], overlapping=True
+        ):
+            place = begun + offset
+            if place < taken or not (self._watched[literal] or (self.alert and self._frequent[literal])):
+                continue
+            begin, end = bisect_right(starts, place) - 1, bisect_right(starts, ended + offset - 1) - 1
+            if begin >= limit:
+                continue
+            begin, end = _unfold(lines, widths, begin, end)
+            data = b"".join(lines[begin : end + 1])
+            if (behind := place - starts[begin]) > MAX_LINE - AHEAD:
+                data = data[:AHEAD] + data[behind - AHEAD // 2 :]
+            taken = starts[end + 1]
+            self._here = self._line - first + begin
+            yield Candidate(number=self._here, data=data)
 
 
-@lru_cache(4)  # all logs of a run are searched by the same
+@lru_cache(2)  # all logs of a run are searched by one
 def _automaton(texts: tuple[str, ...], *, fast: bool) -> BytesAhoCorasick:
     kind = Implementation.DFA if fast else Implementation.ContiguousNFA
     return BytesAhoCorasick([text.encode() for text in texts], implementation=kind)
@@ -417,6 +415,7 @@ class LogClassifier:
     def _look_for_health(self) -> None:
         passing = any(not _concerns(self._dead, label) for label in self._passing)
         self._scanner.alert = not self._work or passing or (bool(self._stalls) and not self._dead)
+        self._scanner.hold = bool(self._kept or self._ignored)  # what a later line of its process may belong to
         settled = any(not s.weak and s.rule.precision >= TELLING for s in self._kept)
         if settled is not self._settled:
             self._settled = settled
@@ -451,7 +450,7 @@ class LogClassifier:
                 self._victims.append(self._sighting(rule, groups, candidate, line))
             case "shutdown":
                 broken = (s for s in self._kept if not s.weak and s.rule.role != "exception")
-                if not _concerns(self._dead.union(s.label for s in broken), line.label):
+                if not any(_concerns({s.label}, line.label) for s in broken) and not _concerns(self._dead, line.label):
                     self._exiting.add(line.label)
             case "begin":
                 self._exiting = {label for label in self._exiting if not _concerns({line.label}, label)}
@@ -545,7 +544,7 @@ class LogClassifier:
         gone: list[Sighting] = []
         left: list[Sighting] = []
         for sighting in self._kept:
-            (gone if _concerns({label}, sighting.label) and passed(sighting) else left).append(sighting)
+            (gone if passed(sighting) and _concerns({label}, sighting.label) else left).append(sighting)
         if not gone:
             return
         self._survived += len(gone)

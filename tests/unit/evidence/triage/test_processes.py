@@ -119,6 +119,7 @@ def test_what_is_too_long_ago_is_no_longer_held() -> None:
     def previous(between: int) -> tuple[int, int]:
         """Return where the line before the last one of a process is, and where it is looked for."""
         scanner = LineScanner(["DIED"], [])
+        scanner.hold = True
         text = b"\n".join([b"pid=1 DIED", *[b"pid=2 step" + b"." * 90] * between, b"pid=1 DIED\n"])
         _, found = (scanner.before(b"pid=1", 1) for _ in chain(scanner.feed(text), scanner.finish()))
         return found, between + 2
