@@ -338,7 +338,10 @@ def _wide_product(at: At) -> Results:
     quotient = op.estimate(x, y) if at.unsigned and addend == ZERO64 and carried == ZERO else None
     if quotient is not None:
         return [(lo(total), quotient), *_no_carries(at)]
-    return [total, *_no_carries(at)]
+    if not at.unsigned or not any(not d.register.hardwired for d in at.i.destinations[1:]):
+        return [total, *_no_carries(at)]
+    # The product and the carry that comes in fit 64 bits: the sum passes them where it is less than what was added.
+    return [total, *(_comparison("LT", total, addend, True) for _ in at.i.destinations[1:])]
 
 
 def _high_product(at: At) -> Results:

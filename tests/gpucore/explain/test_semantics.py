@@ -25,10 +25,10 @@ def values_of(rows: Sequence[tuple[str, str]], *, kernel: bool) -> Slice:
     return Slice(Code(function.instructions, [routine], routine), lambda *at: leaf("bank", *at), kernel)
 
 
-def computed(opcode: str, operands: str, words: list[int]) -> int:
+def computed(opcode: str, operands: str, words: list[int], *before: tuple[str, str]) -> int:
     """Return R6 and R7 after an instruction that finds these words in R2 to R5, and the carry of R2 + R3 in P0."""
     rows = [("LDC", f"{r},c[0x0][{0x160 + 4 * k:#x}]") for k, r in enumerate(GIVEN)]
-    rows += [("IADD3", "RZ,P0,R2,R3,RZ"), ("MOV", "R7,RZ"), (opcode, operands), ("EXIT", "")]
+    rows += [("IADD3", "RZ,P0,R2,R3,RZ"), ("MOV", "R7,RZ"), *before, (opcode, operands), ("EXIT", "")]
     values = values_of(rows, kernel=True)
 
     def held(a: Atom) -> int:
@@ -57,6 +57,16 @@ def test_an_instruction_has_the_value_of_its_arithmetic(
     opcode: str, operands: str, meant: Callable[[int, int, int, int], int], words: list[int]
 ) -> None:
     assert computed(opcode, operands, words) == meant(*words)
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=st.lists(st.sampled_from((0, 1, 7, M32 - 1, M32)), min_size=4, max_size=4))
+def test_what_a_wide_product_carries_out_is_added_by_the_next_sum(words: list[int]) -> None:
+    a, b, c, d = words
+    product = ("IMAD.WIDE.U32", "R8,P1,R2,R3,R4")
+    assert computed("IADD3.X", "R6,RZ,RZ,RZ,P1,!PT", words, product) == a * b + (d << 32 | c) >> 64
+    again = ("IMAD.WIDE.U32.X", "R8,P1,R2,R3,R4,P0")
+    assert computed("IADD3.X", "R6,RZ,RZ,RZ,P1,!PT", words, again) == a * b + (d << 32 | c) + (a + b >> 32) >> 64
 
 
 def test_a_division_may_take_its_dividend_in_registers_of_both_files() -> None:
