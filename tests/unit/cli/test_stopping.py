@@ -6,6 +6,7 @@ machine, and what must hold then. `tests.support.stopping` sees to the rest: no 
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -350,6 +351,27 @@ def asking_a_name_server(folder: Path, request: pytest.FixtureRequest) -> Work:
     return Work(argv=[*private, *words], at=at, below_s=15.0)
 
 
+# A search in a library of 4 TB, nearly all of it a hole, which takes an hour.
+
+
+def searching(*words: str) -> Begin:
+    def begin(folder: Path, _request: pytest.FixtureRequest) -> Work:
+        library = folder / "libhuge.so"
+        shutil.copyfile(Path(sys.executable).resolve(), library)
+        os.truncate(library, 4 << 40)
+
+        def at(running: Running) -> bool:
+            return library.name in Path(f"/proc/{running.process.pid}/maps").read_text()
+
+        return Work(argv=vdbg(*words, library), at=at)
+
+    return begin
+
+
+def nothing_is_shown(ended: Ended) -> None:
+    assert ended.out == ""
+
+
 HALF = ("--total-time", "0.5s")
 CRASH = ("--exit-status-on-crash", "70")
 # The command and its work, how it is stopped, its status, the seconds it may take, and what must hold.
@@ -374,6 +396,8 @@ TABLE: list[tuple[str, Begin, signal.Signals | None, int, float, Callable[[Ended
     ("guard with a status for crashes", serving(*CRASH), TERM, 5, 60.0, it_was_stopped_and_has_not_crashed),
     ("guard has a command that serves", serving(), KILL, -KILL, 60.0, the_record_says_how_to_start_again),
     ("guard, its supervisor alone", serving(whom=its_supervisor), KILL, 137, 60.0, it_was_killed),
+    ("verify searches a library", searching("verify", "--witness", "none"), TERM, 143, 3.0, nothing_is_shown),
+    ("locate searches a library", searching("locate", "kern+0x140"), INT, 130, 3.0, nothing_is_shown),
     ("capture has slow clients", with_slow_clients, TERM, 0, 5.0, anything),
     ("capture asks a name server", asking_a_name_server, TERM, 0, 5.0, anything),
 ]
