@@ -335,13 +335,16 @@ class Numbers:
 
     def held_address(self) -> int | None:
         """Return the address in the first thread's registers, where they still hold it."""
-        if not self._states or self.disagree:
+        if not self._states or self.disagree or self.ran_on:
             return None
-        state = self._states[self.chosen]
-        if any(self._may_be_later(state, a) for a in self.address.formula.atoms()):
-            return None
-        pointer = self._held_pair(state)
+        pointer = self._held_pair(self._states[self.chosen])
         return pointer[1] if pointer is not None else None
+
+    @property
+    def ran_on(self) -> bool:
+        """Whether the thread that is explained may be in a later turn of its loop than the one whose access failed."""
+        atoms = self.address.formula.atoms() if self._states else ()
+        return any(self._may_be_later(self._states[self.chosen], a) for a in atoms)
 
     # What the core says.
 

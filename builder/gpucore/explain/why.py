@@ -177,6 +177,10 @@ def _lines_of_numbers(why: Why) -> list[str]:
     numbers = why.numbers
     assert numbers is not None
     lines = []
+    if numbers.ran_on and not numbers.disagree:
+        lines.append(
+            "a store stops no loop: the thread may be some turns further, so what each turn changes is not known"
+        )
     found = numbers.addresses()
     count = len(numbers.accessing())
     if len(found) > 1:

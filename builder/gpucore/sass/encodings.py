@@ -394,7 +394,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("VIMNMX", "d", _of(17, 63, {63: 1}), "248 c48", _CONSUMER),
     ("VIMNMX3", "d", 1, "20f", _HOPPER),
     ("IDP", "d", 1, "226 c26", _ALL),
-    ("BMSK", "d", 1, "21b", _LOW_ARCHS),
+    ("BMSK", "d", 1, "21b", _ALL),
     ("BREV", "d", 1, "301", _ALL),
     ("SGXT", "d", 1, "81a", _ALL),
     ("B2R", "d", 1, "31c", _ALL),

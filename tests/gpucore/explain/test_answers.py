@@ -360,6 +360,7 @@ def test_a_store_in_a_loop_has_an_index_where_its_thread_is_still_in_the_first_t
     why, held = stored(turn=0)
     first = with_numbers(why, held)
     assert first.index_as_fact == 5 * 1000
+    assert "some turns further" not in "\n".join(why_text(first))
     assert first.value_of_address == 0x7F2000001000 + 4 * 5 * 1000
     assert first.numbers is not None
     assert [value - 0x7F2000001000 for _, value in first.numbers.addresses()] == [4 * (5000 + k) for k in range(4)]
@@ -372,6 +373,7 @@ def test_a_store_whose_thread_ran_on_for_more_turns_has_no_index(turn: int) -> N
     assert later.numbers is not None
     assert later.numbers.disagree == 0
     assert (later.index, later.value_of_address, later.numbers.addresses()) == (None, None, [])
+    assert "the thread may be some turns further" in "\n".join(why_text(later))
     assert why_json(later)["base"]["value"] == 0x7F2000001000  # type: ignore[index]
     for register, bit in ((r, b) for r in range(16) for b in (0, 7, 31)):
         general = list(held.lanes[0].general)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucore import UnreadableBinary
-from gpucore.sass import Instruction, Target, decode, definitions, read_listings, uses
+from gpucore.sass import Instruction, Register, Target, decode, definitions, read_listings, uses
 from gpucore.sass.encodings import ARCHITECTURES
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sass"
@@ -52,6 +52,12 @@ def test_targets_count_from_the_branch() -> None:
     assert (str(found), found.target) == ("@!P1 BRA 0x650", Target(0x650))
     later = decode(bytes.fromhex(BRANCH), 80, start=0x6C0)
     assert later == (found,)
+
+
+@pytest.mark.parametrize("sm", ARCHITECTURES)
+def test_a_mask_of_bits_writes_one_register(sm: int) -> None:
+    (found,) = decode(bytes.fromhex("1b7202ff020000000000000000e20f00"), sm)  # nvdisasm: BMSK R2, RZ, R2
+    assert (found.opcode, definitions(found)) == ("BMSK", (Register("R", 2),))
 
 
 def test_threads_do_not_mix_their_targets() -> None:
