@@ -96,8 +96,12 @@ class LineScanner:
 
         Where that is long ago, it is the first line that is still held.
         """
-        here = b"\n".join(self._lines[self._line - self._first : self._here - self._first])
-        for first, text, end in ((self._line, here, len(here)), *reversed(self._past)):
+        first = self._line
+        for place in range(self._here - 1, first - 1, -1):
+            count -= mark in self._lines[place - self._first]
+            if not count:
+                return place
+        for first, text, end in reversed(self._past):
             if (marked := text.count(mark, 0, end)) >= count:
                 at = end
                 for _ in range(count):
@@ -570,14 +574,12 @@ class LogClassifier:
     def _detail(self, sighting: Sighting, candidate: Candidate, line: LogLine) -> None:
         for index in range(len(self._kept) - 1, -1, -1):
             root = self._kept[index]
-            if root.writer != sighting.writer:
+            if root.writer != sighting.writer or root.rule.how_known is HowKnown.LOG:
                 continue
-            if not self._is_within(DETAIL_LINES, root.line, candidate, line):
-                return
-            if root.rule.how_known is not HowKnown.LOG:
-                if root.kernel is None and sighting.kernel:
-                    self._kept[index] = replace(root, kernel=sighting.kernel, kernel_text=sighting.text)
-                return
+            named = root.kernel is not None or sighting.kernel is None
+            if not named and self._is_within(DETAIL_LINES, root.line, candidate, line):
+                self._kept[index] = replace(root, kernel=sighting.kernel, kernel_text=sighting.text)
+            return
 
 
 class _Named(dict[str, str]):
