@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from vdbg_env.common.console import counted
@@ -26,11 +27,27 @@ _CALM = 40  # lines in order after an exception, from which on the program may h
 _WENT_ON = 0.4
 _SAME_MOMENT = 100  # lines around one with a time that are of about that time
 _NAMED = 8  # ranks in one note
-_SECONDS = re.compile(r".*?\d\d:\d\d:\d\d")  # a stamp without what is behind its whole seconds
 _NO_EXCEPTION = 2  # precision of a line of level ERROR
+_QUOTES = "Worker failed with error"  # what the process that waits for a worker prints of the worker's own exception
+# What is the machine's or the network's own trouble, where it does not speak of a peer.
+_TROUBLE, _PRECISE = frozenset({"peer-access", "nvshmem"}), 60
+_GONE = re.compile(
+    r"remote process exited|RemoteError|[Cc]onnection (?:reset|closed|refused)|[Tt]imed? ?out|[Bb]roken pipe|abort|"
+    r"(?:by|from|remote) peer|status[= ](?:5|12)\b"
+)
+_SKEW = 5  # seconds by which an effect may seem to come before its cause: clocks differ, and lines are written late
+_LATER = 60  # seconds after which an exception no longer explains that peers complain
+_STAMP = re.compile(
+    r"(?:(?:(\d{4})[-/])?(\d\d)[-/](\d\d)|([A-Z][a-z]{2}) ([ \d]\d))[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
+    r"(Z|[+-]\d\d:?\d\d)?"
+)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 SECOND_STAGE = "looks-like-an-error"  # the rule of a line that no rule knows
 SHOWN = 0.5  # less is a guess
+
+_SEVERAL = 0.1  # less sure of the verdict where several processes show a failure of their own
+Times = Mapping[tuple[str, int], float]  # by the file and number of a line
 
 # Fitted on published logs, see docs/lab/triage-score.md: how often such an answer was right.
 _WELL = 0.96
@@ -117,7 +134,7 @@ class Triage:
 def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     """Weigh the evidence of all logs of one run; never raises, whatever the logs contain."""
     classes = book.classes
-    seen, timed = _in_order(logs)
+    seen, times = _in_order(logs)
     late = [s for s in seen if s.exiting and _is_late(s, classes)]
     seen = [s for s in seen if s not in late]
     thrown = [s for s in seen if s.rule.role == "exception" and not s.weak]
@@ -128,24 +145,141 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     if suspects and all(s.weak for s in suspects) and not _deaths(logs):
         return _only_warned(suspects, logs, classes)
     first = _deepest(suspects, classes) if suspects else None
+    if first and first.failure == OF_A_PEER and (own := _own_exceptions(thrown, suspects, logs)):
+        if cause := next((s for s in own if not _is_after(s, first, times, _LATER)), None):
+            return _by_own_exception(cause, own, suspects, seen, logs, book)
+    else:
+        own = []
     if first is None or _explained(first, suspects, thrown, logs, classes):
         if any(s.rule.precision >= TELLING for s in thrown) or (thrown and not _died_of(logs)):
             return _by_exception(thrown, suspects, logs, book)
         return _without_suspect(logs, late, book)
     same = [s for s in suspects if s.failure == first.failure and s.rule.hardware == first.rule.hardware]
     ranks = list(dict.fromkeys(s.rank for s in same if s.rank is not None))
-    rivals = same
+    timed = times is not None
+    rivals = _originals(same)
     if timed and len(logs) > 1 and ranks:
-        rivals = [s for s in same if s.rank in {ranks[0], None}]
+        first_rank = next((s.rank for s in rivals if s.rank is not None), None)
+        rivals = [s for s in rivals if s.rank in {first_rank, None}]
     root = max(rivals, key=lambda s: s.rule.precision)  # of equals, the first in order
-    found = _verdict(root, same, _others(suspects, classes[root.failure], classes), seen, logs, book)
+    early: list[str] = []
+    others = _others(suspects, classes[root.failure], classes)
+    if times:
+        others, early = _possible(others, root, suspects, times)
+    others = (*others, *(_exception_aside(s) for s in own[:1]))
+    found = _verdict(root, same, others, seen, logs, book)
+    own_fault = sorted({s.rank for s in same if s.rank is not None and s.rule.role == "root" and not s.weak})
     unclear = () if timed or len(ranks) < 2 else (_no_first(ranks),)
-    return replace(found, notes=(*_silent(root, logs), *unclear, *found.notes))
+    confidence = found.confidence
+    if timed and len(logs) > 1 and len(own_fault) > 1 and root.failure != OF_A_PEER:
+        unclear = (_several(own_fault, root),)
+        confidence = round(max(0.2, confidence - _SEVERAL), 2)
+    aside = [
+        f"{s.file}:{s.line} is an exception that ended its process, but clearly later by its time" for s in own[:1]
+    ]
+    return replace(found, confidence=confidence, notes=(*_silent(root, logs), *unclear, *early, *aside, *found.notes))
+
+
+def _own_exceptions(
+    thrown: Sequence[Sighting], suspects: Sequence[Sighting], logs: Sequence[LogEvidence]
+) -> list[Sighting]:
+    """Return the exceptions, one a log, that ended a process which had not complained of a peer before."""
+    if len(logs) == 1 or any(_is_trouble(s) for s in suspects if s.failure == OF_A_PEER):
+        return []
+    found: list[Sighting] = []
+    for log in logs:
+        complaints = [s.line for s in suspects if s.file == log.file and s.failure == OF_A_PEER]
+        own = [s for s in thrown if s.file == log.file and s.rule.precision >= TELLING and not s.exiting]
+        own = [s for s in own if _is_fatal(s, log) and s.line < min(complaints, default=s.line + 1)]
+        if own:
+            deaths = [s for s in log.cascades if not s.exiting]
+            found.append(_ending(own, deaths, log.writers))
+    order = {id(s): place for place, s in enumerate(thrown)}
+    return sorted(found, key=lambda s: order[id(s)])
+
+
+def _is_trouble(sighting: Sighting) -> bool:
+    """Return whether a line of a failed communication says more than that a peer is gone or did not answer."""
+    telling = sighting.rule.precision >= _PRECISE or sighting.rule.id in _TROUBLE
+    return telling and not _GONE.search(sighting.text)
+
+
+def _is_fatal(thrown: Sighting, log: LogEvidence) -> bool:
+    """Return whether a log ends with an exception, or says soon after it that the process died."""
+    deaths = [s for s in log.cascades if not s.exiting]
+    return log.lines - thrown.line < _CALM or any(_is_near(thrown, death, log.writers) for death in deaths)
+
+
+def _by_own_exception(
+    cause: Sighting,
+    own: Sequence[Sighting],
+    suspects: Sequence[Sighting],
+    seen: Sequence[Sighting],
+    logs: Sequence[LogEvidence],
+    book: RuleBook,
+) -> Triage:
+    """Judge a run in which processes complain of a peer, and another one was ended by its own exception."""
+    classes = book.classes
+    found = _verdict(cause, [cause], _others(suspects, classes[cause.failure], classes), seen, logs, book)
+    notes = ["the lines of other logs only say that a peer is gone or did not answer"]
+    confidence = found.confidence
+    if others := [f"{s.file}:{s.line}" for s in own if s is not cause]:
+        more = " and others" if len(others) > _NAMED else ""
+        notes.append(f"other processes ended by an exception of their own too: {', '.join(others[:_NAMED])}{more}")
+        confidence = round(max(0.2, confidence - _SEVERAL), 2)
+    return replace(found, confidence=confidence, notes=(*notes, *found.notes))
+
+
+def _exception_aside(sighting: Sighting) -> Alternative:
+    """Return an exception that ended a process, where the times speak against it."""
+    return Alternative(
+        failure=sighting.failure, confidence=0.3, file=sighting.file, line=sighting.line, text=sighting.text
+    )
+
+
+def _originals(same: Sequence[Sighting]) -> Sequence[Sighting]:
+    """Return these lines without those that quote the exception of another process, where its own log has it."""
+    original = [s for s in same if _QUOTES not in s.text]
+    return original if any(s.rule.role == "root" for s in original) else same
+
+
+def _several(ranks: Sequence[int], root: Sighting) -> str:
+    """Return that several ranks show a failure of their own, of which one is named."""
+    named = ", ".join(map(str, ranks[:_NAMED])) + (" and others" if len(ranks) > _NAMED else "")
+    first = f"rank {root.rank}'s" if root.rank is not None else "the one named"
+    return f"ranks {named} each show this failure; by its time {first} is the first, but the clocks of hosts may differ"
+
+
+def _possible(
+    others: Sequence[Alternative], root: Sighting, suspects: Sequence[Sighting], times: Times
+) -> tuple[tuple[Alternative, ...], list[str]]:
+    """Return the other classes, none an effect that came before its cause, and what is to be said of those."""
+    notes: list[str] = []
+    left: list[Alternative] = []
+    for other in others:
+        line = next((s for s in suspects if (s.file, s.line) == (other.file, other.line)), None)
+        if other.effect and line and line.file != root.file and _is_after(root, line, times, _SKEW):
+            seconds = round(times[root.file, root.line] - times[line.file, line.line])
+            notes.append(
+                f"{line.file}:{line.line} ({other.failure}) is {seconds} s earlier by its time: unless the clocks of "
+                "the hosts differ, it is no effect of the line above"
+            )
+            other = replace(other, effect=False)
+        left.append(other)
+    return tuple(left), notes
+
+
+def _is_after(one: Sighting, other: Sighting, times: Times | None, seconds: float) -> bool:
+    """Return whether times that compare show that one line came so much later than another."""
+    if times is None:
+        return False
+    at, before = times.get((one.file, one.line)), times.get((other.file, other.line))
+    return at is not None and before is not None and at - before > seconds
 
 
 def _silent(root: Sighting, logs: Sequence[LogEvidence]) -> Iterator[str]:
     """Yield the few logs that say nothing while all others complain of a peer: who waits is not who failed."""
-    quiet = [log.file for log in logs if not log.sightings and not log.cascades and not log.shut_down]
+    quiet = [log.file for log in logs if log.lines and not (log.sightings or log.cascades or log.shut_down)]
     if root.failure == OF_A_PEER and 0 < len(quiet) <= len(logs) // 4:
         others = counted(len(logs) - len(quiet), "other log complains", "other logs complain")
         yield f"{', '.join(quiet[:_NAMED])} shows no failure, and {others} of a peer: look there first"
@@ -295,20 +429,39 @@ def _went_on(thrown: Sequence[Sighting], logs: Sequence[LogEvidence]) -> bool:
     )
 
 
-def _in_order(logs: Sequence[LogEvidence]) -> tuple[list[Sighting], bool]:
-    """Return all sightings by time, and whether their times compare; where they do not, log by log.
+def _in_order(logs: Sequence[LogEvidence]) -> tuple[list[Sighting], Times | None]:
+    """Return all sightings by time, and the times of their lines; log by log and None where their times do not compare.
 
-    Stamps compare that are of one form, whether or not they have a fraction of a second. A line without any is of the
-    moment of the nearest one in its log that has one.
+    Stamps compare that are of one form, whether or not they have a fraction of a second, those with an offset from UTC
+    as UTC. A line without any is of the moment of the nearest one in its log that has one.
     """
     seen = [s for log in logs for s in log.sightings]
     if len(logs) == 1:
-        return seen, True
-    stamps = [stamp.replace(",", ".").replace("T", " ") for log in logs for stamp in _stamps(log.sightings)]
-    forms = {len(found[0]) if (found := _SECONDS.match(stamp)) else 0 for stamp in stamps}
-    if len(forms) != 1 or forms == {0}:
-        return seen, False
-    return [seen[n] for n in sorted(range(len(seen)), key=stamps.__getitem__)], True
+        return seen, {}
+    stamps = [_time_of(stamp) for log in logs for stamp in _stamps(log.sightings)]
+    known = [stamp for stamp in stamps if stamp]
+    if len(known) < len(stamps) or len({form for form, _ in known}) != 1:
+        return seen, None
+    times = {(s.file, s.line): seconds for s, (_, seconds) in zip(seen, known, strict=True)}
+    return sorted(seen, key=lambda s: times[s.file, s.line]), times
+
+
+def _time_of(stamp: str) -> tuple[tuple[bool, bool], float] | None:
+    """Return the time of a stamp in seconds, and of which form it is: whether it names its year, and its offset."""
+    if not (found := _STAMP.match(stamp)):
+        return None
+    year, month, day, name, day_of_name, hour, minute, second, fraction, offset = found.groups()
+    if name:
+        month, day = str(_MONTHS.index(name) + 1 if name in _MONTHS else 0), day_of_name
+    zone: timezone = UTC
+    if offset and offset != "Z":
+        shift = timedelta(hours=int(offset[1:3]), minutes=int(offset[-2:]))
+        zone = timezone(-shift if offset[0] == "-" else shift) if shift < timedelta(days=1) else zone
+    try:  # 2000 is a leap year: no year is written
+        when = datetime(int(year or 2000), int(month), int(day), int(hour), int(minute), int(second), tzinfo=zone)
+        return (bool(year), bool(offset)), when.timestamp() + float(f"0.{fraction or 0}")
+    except (ValueError, OverflowError):
+        return None
 
 
 def _stamps(sightings: Sequence[Sighting]) -> Iterator[str]:
@@ -394,7 +547,7 @@ def _notes(
     root: Sighting, same: Sequence[Sighting], failure: FailureClass, logs: Sequence[LogEvidence]
 ) -> tuple[str, ...]:
     notes = [s.rule.note for s in (root, *same) if s.rule.note]
-    if root.rule.role == "messenger":
+    if root.rule.role == "messenger" and (root.failure == OF_A_PEER or not any(s.rule.role == "root" for s in same)):
         notes.append("only a line that passes the error on was found; the log of the process that failed has more")
     if any(log.victims for log in logs):
         notes.append("processes that ended with -15 were ended by their parent: they are victims, not the cause")
