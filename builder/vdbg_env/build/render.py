@@ -84,7 +84,7 @@ def render_patch(
 
     `without_requests` is why the runbook is not begun on a server with these inputs. The same holds for the folder as
     for `render`. Raises BadInput for a file without an object to arm, for a run that the pod would not begin, and where
-    the only undo of a file that is armed would be lost.
+    the folder has an undo that differs, which may be the only way back.
     """
     from vdbg_env.image.patch import OBJECT, PATCH, UNDO, Arming, arming_patch  # these two are for an object alone
     from vdbg_env.runbook.workload import recognise
@@ -100,15 +100,14 @@ def render_patch(
             next_step="add -i request=synthetic, or -i request=FILE with a file that the container has",
         )
     items = (_file(PATCH, patch.text), _file(UNDO, patch.undo), _file(OBJECT, patch.object))
-    if patch.again:
-        _keep_undo(folder / UNDO, patch.undo)
+    _keep_undo(folder / UNDO, patch.undo)
     files = replace_folder(BuildContext(items=items), folder, PATCH, _OUR_PATCH)
     step = patch.apply.replace(PATCH, quoted(folder / PATCH)).replace(OBJECT, quoted(folder / OBJECT))
     return Rendering(folder=folder, files=files, digest=None, next_step=step), patch.notes
 
 
 def _keep_undo(path: Path, new: str) -> None:
-    """Raise BadInput where another undo would be lost: with FILE armed by its patch, it is the only way back."""
+    """Raise BadInput where another undo would be lost: its patch may be applied, and then it is the only way back."""
     try:
         before = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -117,9 +116,9 @@ def _keep_undo(path: Path, new: str) -> None:
         raise unreadable(path, error) from None
     if before != new.encode():
         raise BadInput(
-            f"{path} would be lost, which brings back what was there before FILE was armed",
-            cause="FILE was read back from the cluster with the patch in it",
-            next_step="render from the file of before, or name another folder",
+            f"{path} differs from the undo of this render and would be lost",
+            cause="other options or another FILE; if its patch is applied, only that undo brings back what was before",
+            next_step=f"name another folder; if its patch is not applied, rm {quoted(path)}",
         )
 
 

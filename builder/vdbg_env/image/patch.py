@@ -53,8 +53,7 @@ class Arming:
 class ArmingPatch:
     """The patch, the one that takes it back, the object as patched, how to apply them, and what they do not do.
 
-    `workloads` are the command lines that it starts, as FILE has them. `again`: FILE has such a patch in it already, so
-    what it was before is known to the undo of that patch alone.
+    `workloads` are the command lines that it starts, as FILE has them.
     """
 
     text: str
@@ -63,7 +62,6 @@ class ArmingPatch:
     apply: str
     notes: tuple[str, ...]
     workloads: tuple[tuple[str, ...], ...]
-    again: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +82,7 @@ def arming_patch(text: str, name: str, arming: Arming) -> ArmingPatch:
     notes: list[str] = []
     changes = list(_changes(found, arming, notes))
     workload = [pod["containers"][at] for _, pod in _templates(found) for at in _armed(pod["containers"])]
-    again = any(_is_armed(container, arming) for container in workload)
-    if again:
+    if any(_is_armed(container, arming) for container in workload):
         notes.append(f"FILE is armed already: {UNDO} brings that back, not what it was before.")
     write = _json_patch if kind == "json" else _strategic
     undo = _json_undo if kind == "json" else _strategic_undo
@@ -105,7 +102,6 @@ def arming_patch(text: str, name: str, arming: Arming) -> ArmingPatch:
         apply=apply,
         notes=tuple(notes),
         workloads=tuple((*_own_command(container), *_words(container, "args")) for container in workload),
-        again=again,
     )
 
 

@@ -321,10 +321,28 @@ def test_the_only_undo_of_an_object_that_is_armed_is_kept(container: str, tmp_pa
     existing.write_text((out / "object.yaml").read_text())  # as `kubectl get` gives it, armed
     ran = vdbg_env(*words, str(out))
     assert ran.status == 2 and files(out) == before
-    assert "undo.yaml would be lost, which brings back what was there before FILE was armed" in ran.stderr
+    assert "undo.yaml differs from the undo of this render and would be lost" in ran.stderr
     ran = vdbg_env(*words, str(tmp_path / "other"))
     assert ran.status == 0
     assert "note: FILE is armed already: undo.yaml brings that back, not what it was before." in ran.stderr
+
+
+@pytest.mark.parametrize("more", [("--runbook", "host-crash", "-i", "request=synthetic"), ("--image", "debug:1")])
+def test_an_undo_that_brings_back_more_is_kept(more: tuple[str, ...], tmp_path: Path) -> None:
+    """The probe and the image that the first patch took away were lost with its undo, though FILE was not armed."""
+    existing, out = tmp_path / "server.yaml", tmp_path / "a b"
+    container = "{name: server, image: vllm, command: [vllm, serve], livenessProbe: {httpGet: {path: /health}}}"
+    existing.write_text(
+        f"kind: Deployment\nmetadata: {{name: llm}}\nspec: {{template: {{spec: {{containers: [{container}]}}}}}}\n"
+    )
+    words = ("render", "--format", "k8s", "--for", str(existing))
+    assert vdbg_env(*words, *more, str(out)).status == 0
+    before = files(out)
+    ran = vdbg_env(*words, str(out))
+    assert ran.status == 2 and files(out) == before
+    assert f"name another folder; if its patch is not applied, rm '{out}/undo.yaml'" in ran.stderr
+    (out / "undo.yaml").unlink()
+    assert vdbg_env(*words, str(out)).status == 0
 
 
 def test_a_debug_run_that_a_pod_would_not_begin_is_not_rendered(tmp_path: Path) -> None:
