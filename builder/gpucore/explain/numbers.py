@@ -463,21 +463,36 @@ class Numbers:
 
     # Stores that did not stop their loop.
 
-    def _loops_around(self) -> dict[int, frozenset[int]]:
-        own = self._code.block_of(self.address.instruction)
-        return {header: body for header, body in self._code.loops.items() if own in body}
+    @cached_property
+    def _cycle(self) -> frozenset[int]:
+        """The blocks on a way from the access back to it; none outside of loops."""
+        code, own = self._code, self._code.block_of(self.address.instruction)
+        after = self._reachable_from(self.address.instruction)
+        back, todo = set[int](), [own] if own in after else []
+        while todo:
+            b = todo.pop()
+            if b in after and b not in back:
+                back.add(b)
+                todo += code.before[b]
+        return frozenset(back)
+
+    @cached_property
+    def _headers(self) -> tuple[int, ...]:
+        """The headers of the loops around the access."""
+        return tuple(
+            header for header, body in self._code.loops.items() if self._code.block_of(self.address.instruction) in body
+        )
 
     def _may_be_later(self, state: _State, a: Atom) -> bool:
         """Say whether a value may be that of a later turn of a loop than the one whose access failed.
 
-        A store stops nothing, so its thread may have run on for more turns. What registers then hold is of the turn
-        where it stands: that is the one that failed if it is the first, and for what is the same in all turns.
+        A store stops nothing, so its thread may have run on for more turns, until it stands at the same store again.
+        What registers then hold is of the turn where it stands: that is the one that failed if it is the first, and
+        for what is the same in all turns.
         """
-        if self.address.direction == "read" or state.lane.at == self.address.instruction:
+        if self.address.direction == "read" or not self._cycle:
             return False
-        loops = self._loops_around()
-        body = frozenset[int]().union(*loops.values())
-        return bool(body) and bool(self._values.varying(of(a), body)) and not self._is_first_turn(state)
+        return bool(self._values.varying(of(a), self._cycle)) and not self._is_first_turn(state)
 
     def _is_first_turn(self, state: _State) -> bool:
         """Say whether a thread is in the first turn of every loop around the access."""
@@ -486,10 +501,24 @@ class Numbers:
         return state.first_turn
 
     def _shows_first_turn(self, state: _State) -> bool:
-        return all(
+        return not self._returns_past_headers and all(
             any(self._start(a, state) == state.known[a] for a in self._variables(header, state))
-            for header in self._loops_around()
+            for header in self._headers
         )
+
+    @cached_property
+    def _returns_past_headers(self) -> bool:
+        """Whether some way back to the access enters no loop by its header, so that no variable counts its turns."""
+        own, seen = self._code.block_of(self.address.instruction), set(self._headers)
+        todo = [b for b in self._code.after[own] if b not in seen]
+        while todo:
+            b = todo.pop()
+            if b == own:
+                return True
+            if b not in seen:
+                seen.add(b)
+                todo += self._code.after[b]
+        return False
 
     def _variables(self, header: int, state: _State) -> list[Atom]:
         return [a for a in state.known if a.kind == "phi" and a.args[0] == header]
@@ -500,7 +529,7 @@ class Numbers:
         for first in self._states if self.address.direction != "read" else ():
             if not self._shows_first_turn(first):
                 continue
-            for header in self._loops_around():
+            for header in self._headers:
                 variables = self._variables(header, first)
                 for state in self._states:
                     if state.lane.at != first.lane.at or self._variables(header, state):

@@ -342,17 +342,18 @@ def test_a_value_that_one_register_alone_carries_is_marked() -> None:
     assert not alone.numbers_judged()
 
 
-def stored(turn: int) -> tuple[Why, Snapshot]:
+def stored(turn: int, later: int = 1, why: Why | None = None) -> tuple[Why, Snapshot]:
     """Return the store of `gather` by four threads that stand behind it in a turn of its loop, counted from 0."""
-    why = the_access("gather", "STG")
+    why = why or the_access("gather", "STG")
     words = (0x1000, 0x7F20, 0x60000000, 0x7F12, 0x40, 0x7F33, 4096, 1000)
     leaves = {atom("bank", 0, 0x210 + 4 * k, 4): word for k, word in enumerate(words)}
     leaves |= {atom("special", name): value for name, value in SPECIAL.items()}
     leaves |= {atom("special", f"blockIdx.{x}"): v for x, v in zip("xyz", BLOCK, strict=True)}
-    loads = [one.address.instruction for one in answers("gather") if one.address.opcode == "LDG"]
+    loads = [n for n, i in enumerate(why.address.slice.code.instructions) if i.opcode.startswith("LDG")]
     leaves |= {atom("load", n, 0, ""): 3 for n in loads}
-    (variable,) = [a for a in inside(why.address.formula) if a.kind == "phi"]
-    lanes = [snapshot(why, {**leaves, variable: k + 128 * turn}, later=1).lanes[k] for k in range(4)]
+    variables = [a for a in inside(why.address.formula) if a.kind == "phi"]
+    turns = [leaves | dict.fromkeys(variables, k + 128 * turn) for k in range(4)]
+    lanes = [snapshot(why, known, later=later).lanes[k] for k, known in enumerate(turns)]
     return why, Snapshot(BLOCK, tuple(lanes), (), SPECIAL, struct.pack("<8I", *words))
 
 
@@ -367,8 +368,9 @@ def test_a_store_in_a_loop_has_an_index_where_its_thread_is_still_in_the_first_t
 
 
 @pytest.mark.parametrize("turn", [1, 3])
-def test_a_store_whose_thread_ran_on_for_more_turns_has_no_index(turn: int) -> None:
-    why, held = stored(turn)
+@pytest.mark.parametrize("behind", [1, 0])  # a thread may wait at the store of the next turn
+def test_a_store_whose_thread_ran_on_for_more_turns_has_no_index(turn: int, behind: int) -> None:
+    why, held = stored(turn, behind)
     later = with_numbers(why, held)
     assert later.numbers is not None
     assert later.numbers.disagree == 0
@@ -380,6 +382,25 @@ def test_a_store_whose_thread_ran_on_for_more_turns_has_no_index(turn: int) -> N
         general[register] ^= 1 << bit
         lanes = (replace(held.lanes[0], general=tuple(general)), *held.lanes[1:])
         assert with_numbers(why, replace(held, lanes=lanes)).index_as_fact is None
+
+
+def test_a_store_in_a_loop_with_two_entries_has_no_index() -> None:
+    """No header leads such a loop, so no variable says in which turn it is."""
+    whole = json.loads((DATA / "why_sm90.json").read_text())
+    (function,) = [x for x in whole[1] if x["function-name"].startswith("_Z6gather")]
+    body = function["sass-instructions"]
+    body[17] = {**body[31], "predicate": "P1", "operands": "0x180"}  # into the loop, past its header
+    code = CodeMap((DATA / "why_sm90.cubin").read_bytes())
+    (kernel,) = [k for k in code.kernels if k.demangled.startswith("gather(")]
+    (listing,) = [x for x in read_listings(json.dumps(whole)) if x.name == function["function-name"]]
+    entered_twice = Program(code, kernel.section, listing.instructions, source)
+    (at,) = [i.offset for i in entered_twice.instructions if i.opcode.startswith("STG")]
+    why = explain_place(entered_twice, at)
+    assert why is not None
+    assert why.address.slice.code.loops == {}
+    _, held = stored(turn=3, why=why)
+    later = with_numbers(why, held)
+    assert (later.index, later.value_of_address) == (None, None)
 
 
 def test_a_loop_of_which_some_turns_move_nothing_has_no_one_step() -> None:
