@@ -18,7 +18,8 @@ class LogLine(NamedTuple):
     """One line without its wrappings; `process`, `pid`, `rank`, `level` and `stamp` are None where the line has none.
 
     `writer` is what its wrappings name (pod, process, PID, rank), the same for all lines of a process; `label` is what
-    kubectl or Compose put before it, `mark` the text that all lines of the writer have, empty without a writer.
+    kubectl or Compose put before it, `mark` a text that all lines of the writer have, and others may have, empty
+    without a writer.
     `body` still has its level (`INFO:     Shutting down`), `text` has not. `stamp` sorts by time within one log
     (`MM-DD HH:MM:SS`), `container` is the stamp of the wrapping.
     """

@@ -33,6 +33,8 @@ STEADY = 4 << 20  # bytes of a log from which on a faster automaton earns its ma
 MAX_JOINED = 12
 _LINES_AROUND = 48  # lines before one that show whether its log is wrapped
 HELD = 16  # blocks of the log in which the earlier lines of a process are looked for
+_HEAD = 1 << 10  # bytes of a line that say who wrote it
+_WRITERS = 1 << 14  # lines whose writers are remembered, because a hostile log has the same ones looked at again
 
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
@@ -73,6 +75,7 @@ class LineScanner:
         self._first = self._here = 1  # the line that was yielded last
         # Blocks before this one, each with its first line, and where it ends.
         self._past: deque[tuple[int, bytes, int]] = deque(maxlen=HELD)
+        self._writer_of = lru_cache(_WRITERS)(lambda line: unwrap(decode(line)).writer)
         self.watch(watched)
 
     @property
@@ -91,23 +94,26 @@ class LineScanner:
             self._sets[literals] = [text in literals for text in self._texts]
         self._watched = self._sets[literals]
 
-    def before(self, mark: bytes, count: int) -> int:
-        """Return the line from which on so many lines have a mark, up to the one before the candidate yielded last.
+    def before(self, writer: str | None, mark: bytes, count: int) -> int:
+        """Return the line from which on a process wrote so many lines, up to the one before the candidate yielded last.
 
-        Where that is long ago, it is the first line that is still held.
+        `mark` is in all lines of the process, perhaps in others too. Where that is long ago, it is the first line that
+        is still held.
         """
         first = self._line
         for place in range(self._here - 1, first - 1, -1):
-            count -= mark in self._lines[place - self._first]
+            line = self._lines[place - self._first]
+            count -= mark in line and self._writer_of(line[:_HEAD]) == writer
             if not count:
                 return place
+        count += self._here < first  # a wrapped line that began in the block before is met there itself
         for first, text, end in reversed(self._past):
-            if (marked := text.count(mark, 0, end)) >= count:
-                at = end
-                for _ in range(count):
-                    at = text.rindex(mark, 0, at)
-                return first + text.count(b"\n", 0, at)
-            count -= marked
+            at = end
+            while (at := text.rfind(mark, 0, at)) >= 0:
+                at = text.rfind(b"\n", 0, at) + 1
+                count -= self._writer_of(text[at : at + _HEAD].partition(b"\n")[0]) == writer
+                if not count:
+                    return first + text.count(b"\n", 0, at)
         return first
 
     def feed(self, chunk: bytes) -> Iterator[Candidate]:
@@ -231,6 +237,7 @@ _WEAK = compile_pattern(
     r"^(?:\S+:\d+: |W\d{4} )?(?:[\w.]*Warning|WARNING|Warning|warning): |^\S+\.py:\d+: \w*Warning: |"
     r"\b(?:[Rr]etrying\b|[Rr]etry (?:in|after|attempt) |[Ww]ill (?:retry|try again|fall back)|[Ff]all(?:ing|s)? back\b|"
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?) (?:[\w-]+ ){0,2}?(?:errors?|failures?|exceptions?|faults?)\b|"
+    r"(?:errors?|failures?|[a-z]\w*[Ee]rrors?)[=:] ?0(?:[\s,;]|$)|"
     r"[Ii]gnor(?:ing|ed)\b|[Ss]kipp(?:ing|ed)\b|[Nn]on-fatal|[Cc]ontinuing (?:with|without|anyway))"
 )
 # A line of source code, as tracebacks and notebooks quote it, is not the message that it makes, nor is their header.
@@ -510,7 +517,7 @@ class LogClassifier:
         """
         mark = line.mark.encode()
         if earlier < candidate.number - count and mark and mark in candidate.data:
-            return self._scanner.before(mark, count)
+            return self._scanner.before(line.writer, mark, count)
         return candidate.number - count
 
     def _is_within(self, count: int, earlier: int, candidate: Candidate, line: LogLine) -> bool:

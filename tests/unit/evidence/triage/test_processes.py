@@ -120,11 +120,48 @@ def test_what_is_too_long_ago_is_no_longer_held() -> None:
         """Return where the line before the last one of a process is, and where it is looked for."""
         scanner = LineScanner(["DIED"], [])
         scanner.hold = True
-        text = b"\n".join([b"pid=1 DIED", *[b"pid=2 step" + b"." * 90] * between, b"pid=1 DIED\n"])
-        _, found = (scanner.before(b"pid=1", 1) for _ in chain(scanner.feed(text), scanner.finish()))
+        text = b"\n".join([b"(W pid=1) DIED", *[b"(W pid=2) step" + b"." * 86] * between, b"(W pid=1) DIED\n"])
+        _, found = (scanner.before("W 1", b"pid=1", 1) for _ in chain(scanner.feed(text), scanner.finish()))
         return found, between + 2
 
     assert previous(5) == (1, 7)
     assert previous(HELD * BLOCK // 120)[0] == 1
     held, last = previous(4 * HELD * BLOCK // 100)
     assert 0.9 * HELD * BLOCK < (last - held) * 101 < 1.1 * (HELD + 1) * BLOCK
+
+
+LABELS = {
+    "srun": ("0: ", "1: "),
+    "srun-in-containers": ("2026-11-26T10:00:00.5Z stdout F 0: ", "2026-11-26T10:01:00.5Z stdout F 1: "),
+    "pods-with-the-same-pid": ("[pod/vllm-0/vllm] (Worker pid=285) ", "[pod/vllm-1/vllm] (Worker pid=285) "),
+    "pods-with-the-same-rank": ("[pod/vllm-0/vllm] [rank0]: ", "[pod/vllm-1/vllm] [rank0]: "),
+    "a-name-within-another": ("ray-worker-1  | ", "worker-1  | "),
+    "sglang": ("[2026-11-26 10:01:00 DP1 TP1] ", "[2026-11-26 10:01:00 TP1] "),
+}
+
+
+@pytest.mark.parametrize("form", LABELS)
+def test_the_lines_of_a_process_are_those_that_it_wrote_not_those_that_have_its_label_somewhere(form: str) -> None:
+    peer, own = LABELS[form]
+    steps = [f"{who}INFO 11-26 10:01:{i % 60:02} [core.py:1] step {i}" for i in range(200) for who in (peer, own)]
+    raised = [f"{own}ERROR 11-26 10:01:05 [core.py:7] {text}" for text in (*FRAMES, "ValueError: no such head")]
+    late = [f"{peer}ERROR 11-26 10:02:05 [core.py:7] RuntimeError: the other one says nothing"]
+    died = [f"{own}ERROR 11-26 10:02:05 [core.py:7] EngineCore encountered a fatal error."]
+    assert shown(judged(steps[:6], raised, steps, late, died)) == "ValueError: no such head"
+    recovered = [f"{own}{text}" for text in (*FRAMES, "ConnectionError: the hub is not reached")]
+    assert shown(judged(recovered, steps, steps, raised, steps[:240], died)) == "ValueError: no such head"
+
+
+@pytest.mark.parametrize("shift", [1, 50, 99])
+def test_a_wrapped_line_that_a_block_ends_in_is_not_the_one_before_itself(shift: int) -> None:
+    lines = [b"[rank0]: first"]
+    while (left := BLOCK - sum(map(len, lines)) - len(lines)) > 101 + shift:
+        lines.append(b"[rank%d]: ".ljust(100, b".") % (2 + len(lines) % 4))
+    lines += [b"[rank2]: ".ljust(left - shift - 1, b"."), b"[rank0]: ".ljust(98, b"=") + b"DI", b"ED"]
+    scanner = LineScanner(["DIED"], [])
+    scanner.hold = True
+    (found,) = [
+        (one.number, scanner.before("0", b"[rank0]:", 1))
+        for one in chain(scanner.feed(b"\n".join(lines) + b"\n" + b"end\n" * 4000), scanner.finish())
+    ]
+    assert found == (len(lines) - 1, 1)

@@ -199,12 +199,27 @@ def test_a_sanitizer_that_found_nothing_is_a_sign_of_health() -> None:
         assert triage_bytes(b"========= COMPUTE-SANITIZER\nout: passed\n========= " + summary + b"\n").failed is False
 
 
-@pytest.mark.parametrize("name", ["nixl._bindings.nixlRemoteDisconnectError", "mooncakeError", "pkg.LoadError"])
-def test_an_exception_whose_name_begins_with_a_small_letter_is_the_root(name: str) -> None:
+@pytest.mark.parametrize("name", ["nixl._bindings.nixlBackendError", "nixl_cu12.nixlBackendError", "pkg.LoadError"])
+def test_an_exception_of_a_module_whose_name_begins_with_a_small_letter_is_the_root(name: str) -> None:
     text = f"{PREFIX}Traceback (most recent call last):\n{PREFIX}    agent.check()\n{PREFIX}{name}: peer is gone\n"
     verdict = triage_bytes(text.encode())
     assert verdict.root_cause is not None
     assert (verdict.root_cause.line, verdict.root_cause.rule) == (3, "python-exception")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["  raiseOnError: true", "lastError: none", "noError: 0", "num_Error: 0", "stopOnException: false", "ignoreError",
+     "continue_on_Error: False", "engine.raiseOnError: true", "spark.task.maxError: 3", "errors: 0"],
+)  # fmt: skip
+def test_a_setting_that_is_named_after_an_error_is_no_exception(setting: str) -> None:
+    steps = "".join(f"INFO 11-26 10:00:{i:02} [loader.py:3] step {i}\n" for i in range(60))
+    verdict = triage_bytes(f"{steps}config:\n{setting}\n{steps}".encode())
+    assert (verdict.failure.name, verdict.failed) in {("unknown", None), ("not-a-gpu-failure", False)}
+    raised = "Traceback (most recent call last):\nValueError: the model has no such head\n"
+    verdict = triage_bytes(f"{steps}{setting}\n{steps}{raised}".encode())
+    assert verdict.root_cause is not None
+    assert verdict.root_cause.text == "ValueError: the model has no such head"
 
 
 def test_the_error_before_an_exit_is_why_a_program_ended_itself() -> None:
