@@ -25,6 +25,7 @@ _GPU = "nvidia.com/gpu"
 _GPUS = (_GPU, "nvidia.com/mig-")
 _START = "vdbg-env"  # what the shell of an armed start is called
 _MESSAGE = "/dev/termination-log"
+_TYPES: Mapping[type, str] = {dict: "a mapping", list: "a list", int: "a whole number"}
 _GONE: Any = object()  # the value of a field that is removed
 PATCH, UNDO, OBJECT = "patch.yaml", "undo.yaml", "object.yaml"
 # What a cluster adds to an object, and what it would refuse of one that is made again.
@@ -124,9 +125,35 @@ def _object(text: str, name: str) -> dict[str, Any]:
             cause=f"one {', '.join(KINDS[:-1])} or {KINDS[-1]} is needed; the file has: {there}",
             next_step="kubectl get KIND NAME --output yaml > FILE",
         )
+    _refuse_other_types(known[0], name)
     if not _name(known[0]) or not list(_templates(known[0])):
         raise BadInput(f"the {known[0]['kind']} in {name} has no name, or no pod with a container")
     return known[0]
+
+
+def _refuse_other_types(found: dict[str, Any], name: str) -> None:
+    """Raise BadInput for a field that is read or extended here and has another type than Kubernetes takes."""
+    for path, wanted in _typed_fields(found):
+        value = _at(found, path)
+        if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
+            field = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)[1:]
+            raise BadInput(
+                f"`{field}` of the {found['kind']} in {name} is not {_TYPES[wanted]}",
+                cause="Kubernetes refuses such an object too",
+            )
+
+
+def _typed_fields(found: dict[str, Any]) -> Iterator[tuple[Path, type]]:
+    for holder in (("metadata",), ("spec", "template", "metadata")):
+        yield from (((*holder, *field), dict) for field in ((), ("annotations",), ("labels",)))
+    yield from ((("spec", count), int) for count in ("replicas", "parallelism"))
+    yield _JOBS, list
+    yield from (((*_JOBS, at), dict) for at in range(len(_at(found, _JOBS) or ())))
+    for path, pod in _templates(found):
+        yield (*path, "terminationGracePeriodSeconds"), int
+        yield (*path, "volumes"), list
+        for at in range(len(pod["containers"])):
+            yield from (((*path, "containers", at, field), list) for field in ("env", "volumeMounts"))
 
 
 def _items(found: object) -> list[dict[str, Any]]:
@@ -185,7 +212,7 @@ def _changes(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iter
     for path, pod in templates:
         if not _with_gpus(pod["containers"]):
             notes.append(f"No container has a limit of {_GPU}, so the first is armed: {pod['containers'][0]['name']}.")
-        if int(pod.get("terminationGracePeriodSeconds") or 30) < arming.grace_s:
+        if (pod.get("terminationGracePeriodSeconds") or 30) < arming.grace_s:
             yield _Change(path=(*path, "terminationGracePeriodSeconds"), value=arming.grace_s)
         if arming.runbook and found["kind"] in _FIXED and pod.get("restartPolicy") != "Never":
             yield _Change(path=(*path, "restartPolicy"), value="Never")
@@ -260,7 +287,7 @@ def _debugged(path: Path, container: Mapping[str, Any], arming: Arming) -> Itera
     start = debugged_start(_FOLDER, arming.runbook, arming.inputs, message=message)
     yield _Change(path=(*path, "command"), value=["/bin/sh", "-c", start, _START, *command])
     for probe in ("livenessProbe", "startupProbe"):  # a kubelet would end the container in the middle of a step
-        if probe in container:
+        if container.get(probe) is not None:
             yield _Change(path=(*path, probe), value=_GONE)
     yield from _mounted(path, container)
 

@@ -308,6 +308,58 @@ def test_limits_that_are_no_mapping_ask_for_no_gpu() -> None:
     assert "name: a" in arming_patch(text, "FILE", ARMING).object
 
 
+@pytest.mark.parametrize("name", ["lws", "jobset"])
+def test_a_probe_that_is_null_is_not_removed(name: str) -> None:
+    """The API server leaves out what is null, and refuses a JSON patch that removes what is not there."""
+    found = object_of(ALL[name])
+    spec = found["spec"]
+    path = (
+        ("leaderWorkerTemplate", "leaderTemplate")
+        if name == "lws"
+        else ("replicatedJobs", 0, "template", "spec", "template")
+    )
+    for key in path:
+        spec = spec[key]
+    spec["spec"]["containers"][1]["startupProbe"] = None
+    patch = arming_patch(yaml.safe_dump(found), "FILE", DEBUGGED)
+    assert "startupProbe" not in patch.text and "startupProbe" not in patch.undo
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kind"),
+    [
+        ("spec.replicas", "2", "a whole number"),
+        ("spec.template.metadata.labels", "abc", "a mapping"),
+        ("metadata.annotations", "abc", "a mapping"),
+        ("spec.template.spec.terminationGracePeriodSeconds", "soon", "a whole number"),
+        ("spec.template.spec.volumes", "abc", "a list"),
+        ("spec.template.spec.containers[0].volumeMounts", {"name": "a"}, "a list"),
+        ("spec.template.spec.containers[0].env", "abc", "a list"),
+    ],
+)
+def test_a_field_of_another_type_is_named(path: str, value: object, kind: str) -> None:
+    found = object_of(DEPLOYMENT)
+    at: Any = found
+    *holders, last = path.replace("[0]", "").split(".")
+    for key in holders:
+        at = at.setdefault(key, {})
+        at = at[0] if isinstance(at, list) else at
+    at[last] = value
+    with pytest.raises(BadInput) as refused:
+        arming_patch(yaml.safe_dump(found), "FILE", ARMING)
+    assert refused.value.what == f"`{path}` of the Deployment in FILE is not {kind}"
+
+
+def test_jobs_of_another_type_are_named() -> None:
+    for jobs, words in (
+        (5, "spec.replicatedJobs` .* not a list"),
+        (["abc"], r"spec.replicatedJobs\[0\]` .* not a mapping"),
+    ):
+        text = yaml.safe_dump({**object_of(JOBSET), "spec": {"replicatedJobs": jobs}})
+        with pytest.raises(BadInput, match=words):
+            arming_patch(text, "FILE", ARMING)
+
+
 def test_a_runbook_needs_the_command_in_the_file() -> None:
     with pytest.raises(BadInput, match="a runbook must start one"):
         arming_patch(STATEFUL, "FILE", DEBUGGED)
