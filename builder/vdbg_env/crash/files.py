@@ -281,9 +281,18 @@ class CoreFiles:
 
 
 def _dumps_below(folder: str) -> Iterator[str]:
+    """Yield each dump once, however many links lead to it: a file before the links to it, else the first by name."""
     closed: list[OSError] = []
-    for root, _, names in os.walk(folder, onerror=closed.append):
-        yield from (str(path) for name in names if is_dump(path := Path(root, name)))
+    paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=closed.append) for name in names]
+    seen: set[tuple[int, int]] = set()
+    for path in sorted(paths, key=lambda p: (p.is_symlink(), p)):
+        with suppress(OSError):  # is_dump says whether what cannot be read counts
+            status = path.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+        if is_dump(path):
+            yield str(path)
     yield from (str(error.filename) for error in closed)
 
 

@@ -240,6 +240,17 @@ def test_a_core_packed_by_zstd_is_read_found_in_a_folder_and_searched(tmp_path: 
     assert vdbg_env("locate", pc, str(folder / "core.7")).status == 0
 
 
+def test_a_core_counts_once_however_many_links_lead_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    (folder / "b").mkdir(parents=True)
+    (core := folder / "b" / "core.nvcudmp").write_bytes(CORES["fault"])
+    (folder / "a.nvcudmp").symlink_to(core)
+    (folder / "b" / "hard.nvcudmp").hardlink_to(core)
+    assert vdbg_env("core", str(folder)).stdout.startswith(f"{core}: Warp Illegal Address")
+    (folder / "other.nvcudmp").write_bytes(CORES["fault"])
+    assert vdbg_env("core", str(folder)).stdout.startswith("2 of 2 cores with an exception")
+
+
 def test_zeros_that_were_packed_take_little_memory() -> None:
     """A mebibyte of zstd's may be 32 GiB of them."""
     sizes = [len(piece) for piece in unzstd(iter([zstandard.compress(bytes(1 << 28))]))]
