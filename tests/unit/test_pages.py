@@ -110,3 +110,40 @@ def test_the_site_links_to_the_repository_that_the_package_names(
     hooks = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
     config = hooks["on_config"](SimpleNamespace(repo_url=None, repo_name=None))
     assert (config.repo_url, config.repo_name) == (address or None, name)
+
+
+OBJECTS = ["Sentinel.UNSET", "&lt;function &lt;lambda&gt; at 0x7f7d13fb9300&gt;"]
+
+
+@pytest.mark.parametrize("default", [*OBJECTS, "()"])
+def test_the_page_of_commands_has_no_default_where_none_can_be_typed(default: str) -> None:
+    hooks = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/commands.md"))
+    row = "<tr>\n<td>help</td>\n<td>{}</td>\n</tr>"
+    made = hooks["on_page_content"](row.format(f"<code>{default}</code>") + row.format("<code>8001</code>"), page=page)
+    assert made == row.format("") + row.format("<code>8001</code>")
+
+
+@pytest.mark.parametrize("shown", OBJECTS)
+def test_no_page_of_the_site_shows_an_object_of_python(tmp_path: Path, shown: str) -> None:
+    hooks = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
+    (tmp_path / "reference").mkdir()
+    page = tmp_path / "reference" / "index.html"
+    page.write_text("<code>&lt;id&gt; at 0x40</code>")
+    hooks["on_post_build"](SimpleNamespace(site_dir=tmp_path))
+    page.write_text(f"<td><code>{shown}</code></td>")
+    with pytest.raises(SystemExit, match="Sentinel|lambda"):
+        hooks["on_post_build"](SimpleNamespace(site_dir=tmp_path))
+
+
+def test_the_commands_as_the_site_shows_them_have_no_object_of_python() -> None:
+    pytest.importorskip("mkdocs_click", reason="no mkdocs here: pip install -e '.[docs]'")
+    import markdown  # comes with mkdocs
+
+    hooks = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
+    text = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    html = markdown.markdown(text, extensions=["mkdocs-click", "tables", "attr_list", "toc"])
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference/commands.md"))
+    assert "Sentinel.UNSET" in html, "mkdocs-click is repaired: the hook can go"
+    made = hooks["on_page_content"](html, page=page)
+    assert not re.search(r"Sentinel| at 0x[0-9a-f]{8}&|<td>None</td>", made)

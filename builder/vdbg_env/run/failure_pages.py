@@ -78,6 +78,8 @@ _NAMED = re.compile(
 )
 _CONVERTED = re.compile(r"\b(?:double|int|string)\(([^()]*)\)")
 _SPAN = re.compile(r"`[^`]*`")
+# What Markdown would take for bold, the `__` of a name, is a code span with its command; spans and addresses stay.
+_TYPED = re.compile(r"`[^`]*`|https?://\S+|(python3 -c '[^']*'|\b[\w.]*__\w[\w.]*)")
 _OPEN, _CLOSE = "⟨", "⟩"  # brackets that are text, while those of a pattern or a conversion are taken out
 _CHOICE = re.compile(r"\$\{\{ host\.[^?]* \? '[^']*' : '([^']*)' \}\}")
 _OF_RECORD = re.compile(r": (?:tail|less) [^:]*\bended\.folder\b.*$")
@@ -317,12 +319,17 @@ def _sentence(text: str) -> str:
 
 
 def _paragraph(text: str) -> list[str]:
-    return textwrap.wrap(" ".join(text.split()), _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(_marked(text), _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _marked(text: str) -> str:
+    """Return a text on one line, with what Markdown would change in code spans."""
+    return _TYPED.sub(lambda found: _code(found[1]) if found[1] else found[0], " ".join(text.split()))
 
 
 def _item(mark: str, text: str) -> list[str]:
     indent = " " * (len(mark) + 1)
     return textwrap.wrap(
-        " ".join(text.split()), _WIDTH, initial_indent=f"{mark} ", subsequent_indent=indent,
+        _marked(text), _WIDTH, initial_indent=f"{mark} ", subsequent_indent=indent,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
