@@ -132,7 +132,7 @@ def test_no_page_of_the_site_shows_an_object_of_python(tmp_path: Path, shown: st
     page.write_text("<code>&lt;id&gt; at 0x40</code>")
     hooks["on_post_build"](SimpleNamespace(site_dir=tmp_path))
     page.write_text(f"<td><code>{shown}</code></td>")
-    with pytest.raises(SystemExit, match="Sentinel|lambda"):
+    with pytest.raises(SystemExit, match=re.escape(shown)):
         hooks["on_post_build"](SimpleNamespace(site_dir=tmp_path))
 
 

@@ -387,7 +387,7 @@ class RenderFlags:
     gpu: str = flag(
         default="runtime", show_default=True, help="cdi, runtime or none; runtime:8 requests eight in a pod."
     )
-    dumps: str = flag(default="vdbg-dumps", show_default=True, help="Volume or folder for dumps.")
+    dumps: str = flag(default="vdbg-dumps", show_default=True, help="Volume or folder for dumps, or none.")
     seccomp: Seccomp = flag(
         default="ptrace", show_default=True, help="Seccomp profile; in a pod, ptrace needs a file on every node."
     )
@@ -419,6 +419,8 @@ def render_command(folder: Path, flags: RenderFlags, what: WhatToBuild) -> int:
             raise click.UsageError("--for renders a patch: add --format k8s")
         if flags.inputs and not flags.runbook:
             raise click.UsageError("--input is of a runbook: add --runbook NAME")
+        if flags.dumps == "none":
+            raise click.UsageError("--for arms a workload, whose dumps need a volume or folder: --dumps NAME")
         return _render_patch(flags.existing, folder, flags)
     if flags.runbook or flags.inputs:
         raise click.UsageError("--runbook runs in a pod that you have: add --for FILE")
@@ -442,7 +444,7 @@ def _run_settings(plan: BuildPlan, request: BuildRequest, flags: RenderFlags) ->
     return RunSettings(
         image=str(parse_reference(flags.image or own, "--image")),
         gpu=parse_gpu(flags.gpu),
-        dumps=parse_dumps(flags.dumps),
+        dumps=None if flags.dumps == "none" else parse_dumps(flags.dumps),
         seccomp=flags.seccomp,
         command=("sleep", "infinity"),
     )

@@ -60,7 +60,7 @@ def core_command(
       vdbg-env core core_1717171717_node7_4242.nvcudmp
       vdbg-env core --source-root ~/src/vllm /dumps
       vdbg-env core --lines vllm-0.33.0.lines core_1717171717_node7_4242.nvcudmp
-      vdbg-env core --json rank*.nvcudmp.gz | jq '(.cores // [.])[].faults[0].chain'
+      vdbg-env core --json rank*.nvcudmp.gz | jq '(.cores // [.])[].faults'
     """
     from vdbg_env.crash.core import cores_json, cores_text, read_cores
 

@@ -33,6 +33,11 @@ MAX_BYTES = 4 << 20
 MAX_DEPTH = 64
 MAX_COMPLAINTS = 100  # of one file, which may have one in every byte
 
+_FORMS = {  # patterns of more than one model, in words
+    r"^[a-z0-9][a-z0-9-]*$": "made of small letters, digits and hyphens",
+    r"^\d+(\.\d+)*$": "a release such as 0.24.0",
+}
+
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -131,7 +136,7 @@ def read(text: bytes | str, name: str) -> YamlSource:
 
 def read_tables(folder: pathlib.Path) -> tuple[tuple[str, bytes], ...]:
     """Return the YAML files of a folder, each with its path, by name; raises BadInput for a pipe or folder so named."""
-    found = sorted(folder.glob("*.yaml"))
+    found = sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))
     for path in found:
         if not path.is_file():  # a pipe would be waited for
             raise BadInput(f"{path} is not a file", next_step=f"ls -l {quoted(folder)}, and take it away")
@@ -315,6 +320,16 @@ def _model_complaints(error: ValidationError, source: YamlSource, model: type[Ba
                 words = {"ge": "at least", "le": "at most", "gt": "more than", "lt": "less than"}
                 ((bound, limit),) = problem["ctx"].items()
                 yield source.complaint(path, f"{problem['input']!r} is not {words[bound]} {limit:g}", key=is_key)
+            case "too_short":  # a wrong entry has its own complaint, and is not counted
+                if not problem["input"]:
+                    yield source.complaint(path, "at least one entry is needed here", key=is_key)
+            case "string_too_short":
+                least = problem["ctx"]["min_length"]
+                yield source.complaint(path, f"a text of at least {least} characters is needed here", key=is_key)
+            case "string_pattern_mismatch":
+                wanted = problem["ctx"]["pattern"]
+                form = _FORMS.get(wanted, f"of the form {wanted}")
+                yield source.complaint(path, f"{problem['input']!r} is not {form}", key=is_key)
             case "default_factory_not_called":  # what it is made from is wrong, which has its own complaint
                 continue
             case _:

@@ -169,9 +169,13 @@ def _unfired(target: DumpTarget, refusal: str | None) -> tuple[DumpStatus, str]:
         case PipeState.MISSING:
             return DumpStatus.NO_PIPE, "armed, but it has made no pipe: CUDA has not started in it"
         case PipeState.FORBIDDEN:
-            return DumpStatus.FORBIDDEN, "it may not be looked at: run as its user or as root"
+            return DumpStatus.FORBIDDEN, f"it may not be looked at: {_who_may()}"
         case PipeState.READY | PipeState.NOT_ARMED:
             return DumpStatus.FAILED, refusal or "its pipe could not be written"
+
+
+def _who_may() -> str:
+    return "run as its user or as root" if os.geteuid() else "root needs CAP_SYS_PTRACE, which most containers lack"
 
 
 def _not_armed(pid: int, count: int) -> BadInput:
@@ -424,15 +428,19 @@ def _write(pipe: Path) -> int:
 def _cannot_fire(target: DumpTarget, error: OSError) -> HostNotAble:
     what = f"the core-dump pipe of process {target.pid} ({target.name}) cannot be written: {error.strerror}"
     match error.errno:
-        case errno.EACCES | errno.EPERM:
+        case errno.EACCES | errno.EPERM if os.geteuid():
             cause = "the process belongs to another user, or tracing is restricted"
+        case errno.EACCES | errno.EPERM:
+            cause = "tracing is restricted, or root has no CAP_SYS_PTRACE, as in most containers"
         case errno.ENXIO | errno.ENOENT | errno.ESRCH if proc.is_alive(target.pid):
             cause = "nothing reads it now: the driver has ended its CUDA context"
         case errno.ENXIO | errno.ENOENT | errno.ESRCH:
             cause = "the process has ended since"
         case _:
             cause = "see the reason above"
-    return HostNotAble(what, cause=cause, next_step=f"ls -l /proc/{target.pid}/fd, as its user or as root")
+    return HostNotAble(
+        what, cause=cause, next_step=f"ls -l /proc/{target.pid}/fd{', as its user or as root' if os.geteuid() else ''}"
+    )
 
 
 _GZIP: Final = b"\x1f\x8b"

@@ -115,7 +115,10 @@ def _object(text: str, name: str) -> dict[str, Any]:
     try:
         documents = [found for found in yaml.safe_load_all(text) if found is not None]
     except yaml.YAMLError as error:
-        raise BadInput(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        said = (error.problem if isinstance(error, yaml.MarkedYAMLError) else None) or str(error).splitlines()[0]
+        raise BadInput(f"{name}{place}: is not YAML: {said}") from None
     objects = [item for found in documents for item in _items(found)]
     known = [found for found in objects if found.get("kind") in KINDS]
     if len(known) != 1:
@@ -232,7 +235,9 @@ def _changes(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iter
             takes = True
             yield _Change(path=(*path, "volumes", "-"), value=dump_volume(arming.dumps))
         else:
-            notes.append(f"Dumps go to the pod's own volume, dumps or that at {DUMPS}: an emptyDir ends with it.")
+            notes.append(
+                f"Dumps go to the volume that the pod has for {DUMPS}; if that is an emptyDir, they end with the pod."
+            )
     if takes and arming.dumps.kind == "volume":
         name = arming.dumps.source
         claim = f"The claim {name} must be there, with ReadWriteMany where pods run on several nodes."

@@ -373,3 +373,15 @@ def test_a_batch_script_can_be_run(tmp_path: Path) -> None:
     assert ran.status == 0, ran.stderr
     assert f"next: sbatch --nodes=1 {tmp_path}/out/job.sh COMMAND..." in ran.stderr
     assert (tmp_path / "out" / "job.sh").stat().st_mode & 0o111
+
+
+def test_none_renders_a_pod_without_dumps_and_arms_nothing(tmp_path: Path) -> None:
+    ran = vdbg_env("render", "--format", "k8s", "--image", "x:1", "--dumps", "none", str(tmp_path / "out"))
+    assert ran.status == 0, ran.stderr
+    assert "without a dump volume" in ran.stderr
+    assert "persistentVolumeClaim" not in "".join(path.read_text() for path in (tmp_path / "out").iterdir())
+    existing = tmp_path / "pod.yaml"
+    existing.write_text("")
+    ran = vdbg_env("render", "--format", "k8s", "--for", str(existing), "--dumps", "none", str(tmp_path / "armed"))
+    assert ran.status == 2
+    assert "dumps need a volume or folder" in ran.stderr

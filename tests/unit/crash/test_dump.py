@@ -1,6 +1,7 @@
 """`vdbg-env dump` against real processes that make a pipe and write a dump as the CUDA driver does."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import pytest
 from tests.builders.core_builder import hang_core
 from tests.support import armed_program
 from tests.support.command_line import vdbg_env
-from vdbg_env.crash.dump import CorePipes, DumpStatus, DumpTarget, Fired, dump
+from vdbg_env.crash.dump import CorePipes, DumpStatus, DumpTarget, Fired, PipeState, _cannot_fire, _unfired, dump
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "dump-v1.schema.json").read_text())
@@ -238,6 +239,15 @@ def test_a_process_of_another_user_is_forbidden_and_says_as_whom_to_run() -> Non
         "file": None, "reachable": None, "size": None, "complete": None,
         "why": "it may not be looked at: run as its user or as root",
     }  # fmt: skip
+
+
+def test_root_is_not_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    target = DumpTarget(pid=1, name="x", namespace_pid=1, state=PipeState.FORBIDDEN)
+    assert _unfired(target, None)[1] == "it may not be looked at: root needs CAP_SYS_PTRACE, which most containers lack"
+    error = _cannot_fire(target, PermissionError(errno.EACCES, "Permission denied"))
+    assert "root has no CAP_SYS_PTRACE" in (error.cause or "")
+    assert error.next_step == "ls -l /proc/1/fd"
 
 
 def test_a_process_that_is_not_armed_says_how_to_arm_it() -> None:

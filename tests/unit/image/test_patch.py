@@ -198,7 +198,7 @@ def test_no_claim_is_asked_for_where_the_pod_has_a_volume_for_dumps() -> None:
     found["spec"]["template"]["spec"]["volumes"] = [{"name": "dumps", "emptyDir": {}}]
     notes = arming_patch(yaml.safe_dump(found), "FILE", ARMING).notes
     assert not any("claim" in note for note in notes)
-    assert any("an emptyDir ends with it" in note for note in notes)
+    assert any("an emptyDir, they end with the pod" in note for note in notes)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -375,7 +375,7 @@ def test_what_is_armed_already_is_armed_once(tmp_path: Path) -> None:
     [
         ("kind: Pod\nmetadata: {name: x}", "no object to arm"),
         (f"{DEPLOYMENT}---{STATEFUL}", "2 objects to arm"),
-        ("a: [", "is not YAML"),
+        ("a: [", "FILE:1:5: is not YAML"),
         ("kind: Deployment\nmetadata: {name: x}\nspec: {}", "no name, or no pod"),
         ("- 1\n- 2", "no object to arm"),
     ],

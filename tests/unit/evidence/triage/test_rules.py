@@ -117,6 +117,28 @@ def test_a_file_is_no_folder_of_rules(tmp_path: Path) -> None:
     assert (caught.value.next_step or "").startswith("cp -r ")
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        ("my allocator gave up", "ACME-KV: shard", "a text is needed here, not a mapping"),
+        ("my allocator gave up", "abc", "a text of at least 4 characters is needed here"),
+        ("my allocator gave up", "", "at least one entry is needed here"),
+        ("mine", "A_b", "'A_b' is not made of small letters, digits and hyphens"),
+    ],
+)
+def test_a_wrong_value_is_one_complaint_in_words(good: str, bad: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(BadDocument) as caught:
+        rule_book(shipped_with(tmp_path, OWN.format("mine", "version").replace(good, bad)))
+    assert [complaint.what for complaint in caught.value.complaints] == [said]
+
+
+def test_a_file_of_rules_may_end_in_yml(tmp_path: Path) -> None:
+    folder = shipped_with(tmp_path, "")
+    header = "apiVersion: vdbg-env/v1\nkind: TriageRules\nrules:\n"
+    (folder / "mine.yml").write_text(header + OWN.format("mine", "version"))
+    assert "mine" in {rule.id for rule in rule_book(folder).rules}
+
+
 def test_a_rule_without_a_source_is_refused() -> None:
     with pytest.raises(BadDocument):
         read_rule_book([("rules.yaml", HEADER + b"  - id: bad\n    role: victim\n    text: [abcd]\n")])
