@@ -55,7 +55,8 @@ def triage_logs(
     read = [_read_log(log, book) for log in open_logs(targets)]
     evidence = [log for log, _ in read]
     _refuse_if_nothing_was_read(read)
-    verdict = judge(evidence, book)
+    logs = [log for log in evidence if log.lines or not os.path.isdir(log.file)]  # noqa: PTH112 (never raises)
+    verdict = judge(logs, book)
     problems = tuple(note for log in evidence for note in log.notes or _empty(log))
     verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
     verdict = replace(verdict, notes=(*_owners(verdict, maps), *verdict.notes)) if maps else verdict
@@ -155,6 +156,37 @@ _SHOWN = 200
 _LOG_NAME = re.compile(
     r".*\.(?:log|txt|out|err|stdout|stderr)(?:[.-]?\d+)?(?:\.(?:gz|zst))?|(?:stdout|stderr|output)(?:\.\d+)?"
 )
+# What is no log by its name, though it may begin as text: what it quotes is none of the run, and weights are huge.
+_NO_LOG = frozenset(
+    [
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cu",
+        ".cuh",
+        ".h",
+        ".hpp",
+        ".md",
+        ".py",
+        ".rst",
+        ".sh",
+        ".toml",
+        ".yaml",
+        ".yml",
+        ".arrow",
+        ".bin",
+        ".gguf",
+        ".npy",
+        ".npz",
+        ".onnx",
+        ".parquet",
+        ".pkl",
+        ".pt",
+        ".pth",
+        ".safetensors",
+    ]
+)
+_LISTED = 8  # files in one note
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ELF, _ZIP = b"\x7fELF", b"PK\x03\x04"
 _CONTROLS = bytes({*range(1, 32), 127} - set(b"\b\t\n\v\f\r\x1b"))  # that no log has but by accident
@@ -165,8 +197,9 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 def open_logs(targets: Sequence[str]) -> Iterator[LogFile]:
     """Yield the logs of each target in order: a file, `-` for the standard input, or a folder.
 
-    A folder gives what is named as a log, else all its files. The chunks of each are valid until the next is asked for.
-    Raises BadInput when a target does not exist or cannot be read, also from the chunks where a file is damaged.
+    A folder gives its files but for source code. The chunks of each are valid until the next is asked for.
+    Raises BadInput when a target does not exist or cannot be read, also from the chunks where a file is damaged, or is
+    one of a folder that is not read.
     """
     for target in targets:
         if target == STDIN:
@@ -174,21 +207,55 @@ def open_logs(targets: Sequence[str]) -> Iterator[LogFile]:
             _refuse_endless(sys.stdin.buffer, name)
             yield LogFile(name=name, chunks=_chunks(_rest(sys.stdin.buffer), name))
             continue
-        for path in log_files(Path(target)):
-            with _opened(path) as stream:
+        logs, left_out = _found(Path(target))
+        for path in logs:
+            try:
+                stream = _opened(path)
+            except BadInput as error:
+                if path == Path(target):
+                    raise
+                left_out.append((path, error))
+                continue
+            with stream:
                 _refuse_endless(stream, str(path))
                 yield LogFile(name=str(path), chunks=_chunks(_pieces(stream), str(path)))
+        yield from (LogFile(name=str(path), chunks=_refused(error)) for path, error in left_out)
+
+
+def _refused(error: BadInput) -> Iterator[bytes]:
+    """Raise why a file or folder is not read, where its bytes are asked for."""
+    yield b""
+    raise error
 
 
 def log_files(target: Path) -> list[Path]:
-    """Return the file itself, or of a folder what is named as a log, else all its files; raises BadInput if none is."""
+    """Return the file itself, or the files of a folder that may be logs; raises BadInput if there is none."""
+    return _found(target)[0]
+
+
+def _found(target: Path) -> tuple[list[Path], list[tuple[Path, BadInput]]]:
+    """Return the files that are read of a target, and what of it is not and why; raises BadInput if none is.
+
+    In one of our runs only what is named as a log is the workload's. So it is where there are too many files.
+    """
     try:
         if not target.is_dir():
-            return [target]
-        found = sorted(_below(target))
+            return [target], []
     except OSError as error:
         raise unreadable(target, error) from None
-    logs = [path for path in found if _LOG_NAME.fullmatch(path.name)] or found
+    files, left_out = _below(target)
+    named = [path for path in files if _LOG_NAME.fullmatch(path.name)]
+    logs, why = [path for path in files if path.suffix.lower() not in _NO_LOG] or files, "source code, settings or data"
+    of_run = _in_a_run(target)
+    if named and (of_run or len(logs) > MAX_FILES):
+        logs, why = named, f"at most {MAX_FILES} files are read at once"
+    if not of_run and (unread := sorted({*files} - {*logs})):
+        shown = ", ".join(str(path.relative_to(target)) for path in unread[:_LISTED])
+        shown += ", ..." if len(unread) > _LISTED else ""
+        problem = BadInput(f"not read ({why}): {shown}", next_step="give a file itself to have it read")
+        left_out.append((target, problem))
+    if not logs and left_out:
+        raise left_out[0][1]
     if not logs:
         raise BadInput(
             f"{target} holds no file of a workload; records of vdbg-env below it are not read",
@@ -196,14 +263,38 @@ def log_files(target: Path) -> list[Path]:
         )
     if len(logs) > MAX_FILES:
         raise BadInput(f"{target} holds {len(logs)} logs; at most {MAX_FILES} are read at once")
-    return logs
+    return logs, left_out
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, but of none of our runs in it: their logs are of other attempts."""
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not Path(place, name, "run.json").is_file()]
-        yield from (path for name in names if (path := Path(place, name)).is_file())
+def _in_a_run(target: Path) -> bool:
+    place = target.absolute()
+    return any(os.path.isfile(folder / "run.json") for folder in (place, *place.parents))  # noqa: PTH113 (never raises)
+
+
+def _below(folder: Path) -> tuple[list[Path], list[tuple[Path, BadInput]]]:
+    """Return the files below a folder, but of none of our runs in it (their logs are of other attempts), and what
+    cannot be read.
+    """
+    files: list[Path] = []
+    left_out: list[tuple[Path, BadInput]] = []
+
+    def closed(error: OSError) -> None:
+        left_out.append((Path(error.filename), unreadable(error.filename, error)))
+
+    for place, folders, names in os.walk(folder, onerror=closed):
+        folders[:] = [name for name in folders if not os.path.isfile(Path(place, name, "run.json"))]  # noqa: PTH113
+        for path in (Path(place, name) for name in names):
+            try:
+                regular = stat.S_ISREG(path.stat().st_mode)
+            except OSError as error:
+                left_out.append((path, unreadable(path, error)))
+                continue
+            if regular:
+                files.append(path)
+            else:
+                problem = BadInput(f"{path} is a pipe, a socket or a device", next_step="it was not read")
+                left_out.append((path, problem))
+    return sorted(files), left_out
 
 
 def _opened(path: Path) -> BinaryIO:

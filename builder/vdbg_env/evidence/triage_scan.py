@@ -231,6 +231,7 @@ TELLING = 13  # an exception of a lower precision only says that something else 
 OTHERS = range(3, 6)  # precision of an exception that says that another process, or the user, ended something
 QUOTING = range(6, 10)  # precision of an exception that quotes what another process raised
 
+_OWN_RANK = re.compile(r"\[rank(\d{1,6})\]")  # of PyTorch, the rank among all; a launcher's may be that on its node
 _VALIDATION = re.compile(r"\d+ validation errors? for \w+$")  # pydantic names the reason in the lines that follow
 # A warning of Python's module of that name, and the words of a program that gets over an error.
 _WEAK = compile_pattern(
@@ -336,6 +337,7 @@ class LogClassifier:
     file: str
     _scanner: LineScanner = field(init=False)
     _rank: int | None = field(init=False)
+    _said: set[int] = field(default_factory=set)  # the ranks that its lines begin with
     _kept: list[Sighting] = field(default_factory=list)
     _cascades: list[Sighting] = field(default_factory=list)
     _dead: set[str | None] = field(default_factory=set)  # pods and containers in which a process died
@@ -370,6 +372,10 @@ class LogClassifier:
         """Take the end of the log and return what was seen."""
         for candidate in self._scanner.finish():
             self._read(candidate)
+        if len(self._said) == 1 and self._rank is not None:  # what all lines say is truer than the name of the file
+            named, self._rank = self._rank, next(iter(self._said))
+            for sightings in (self._kept, self._cascades, self._victims):
+                sightings[:] = [replace(s, rank=self._rank) if s.rank == named else s for s in sightings]
         stalled = [s for s in self._stalls.values() if s.count >= s.rule.repeats]
         return LogEvidence(
             file=self.file,
@@ -485,6 +491,8 @@ class LogClassifier:
         kernel = groups.get("kernel") or groups.get("new")
         text = _excerpt(line.text, rule)
         rank = int(groups["rank"]) if "rank" in groups else line.rank
+        if begun := _OWN_RANK.match(line.mark):
+            self._said.add(int(begun[1]))
         failure = self.book.classes[rule.failure] if rule.failure else None
         weak = not rule.any_level and not (failure and failure.lasting) and is_weak(line)
         survivable = rule.survivable

@@ -279,9 +279,10 @@ def _is_after(one: Sighting, other: Sighting, times: Times | None, seconds: floa
 
 def _silent(root: Sighting, logs: Sequence[LogEvidence]) -> Iterator[str]:
     """Yield the few logs that say nothing while all others complain of a peer: who waits is not who failed."""
-    quiet = [log.file for log in logs if log.lines and not (log.sightings or log.cascades or log.shut_down)]
-    if root.failure == OF_A_PEER and 0 < len(quiet) <= len(logs) // 4:
-        others = counted(len(logs) - len(quiet), "other log complains", "other logs complain")
+    read = [log for log in logs if log.lines]
+    quiet = [log.file for log in read if not (log.sightings or log.cascades or log.shut_down)]
+    if root.failure == OF_A_PEER and 0 < len(quiet) <= len(read) // 4:
+        others = counted(len(read) - len(quiet), "other log complains", "other logs complain")
         yield f"{', '.join(quiet[:_NAMED])} shows no failure, and {others} of a peer: look there first"
 
 

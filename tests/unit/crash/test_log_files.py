@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import random
+import shutil
 import sys
 import tarfile
 import zipfile
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tests.support.command_line import vdbg_env
+from tests.support.command_line import vdbg_env, vdbg_env_without_rights
 from tests.support.cubins import cubin
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.triage import open_logs, triage_logs
@@ -153,3 +154,53 @@ def packed(kind: type[zipfile.ZipFile] | type[tarfile.TarFile]) -> bytes:
         with kind(fileobj=data, mode="w") as other:
             other.add(__file__)
     return data.getvalue()
+
+
+FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rank11", "11", "rank11.LOG", "rank11.log.2026-11-26", "0.log.20261126-140311", "rank11.log.old", "log.11",
+     "rank11.json", "nccl.node.4242", "train-11.o4242", "rank\n11.log"],
+)  # fmt: skip
+def test_a_file_of_a_folder_is_read_whatever_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "rank0.log").write_text("INFO step 1\n")
+    (tmp_path / name).write_text(FAULT)
+    found = triage_logs([str(tmp_path)])
+    assert found.root_cause is not None
+    assert found.root_cause.file == str(tmp_path / name)
+    (tmp_path / name).write_bytes(gzip.compress(FAULT.encode()))
+    assert triage_logs([str(tmp_path)]).failure.name == "illegal-memory-access"
+
+
+def test_what_of_a_folder_is_not_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("KeyError: 'x'\n")
+    (tmp_path / "train.py").write_text(FAULT)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.log").symlink_to(tmp_path / "gone")
+    found = triage_logs([str(tmp_path)])
+    assert found.failure.name == "not-a-gpu-failure"
+    told = "\n".join(found.notes)
+    assert "not read (source code, settings or data): train.py" in told
+    assert f"{tmp_path}/pipe is a pipe, a socket or a device" in told
+    assert f"{tmp_path}/link.log cannot be read" in told
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may read everything")
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    (logs / "theirs").mkdir(parents=True)
+    (logs / "rank0.log").write_text("KeyError: 'x'\n")
+    (logs / "theirs").chmod(0)
+    ran = vdbg_env_without_rights("triage", str(logs))
+    assert f"{logs}/theirs cannot be read: Permission denied" in ran.stdout
+    assert "KeyError" in ran.stdout
+    (logs / "rank0.log").chmod(0)
+    ran = vdbg_env_without_rights("triage", str(logs))
+    assert (ran.status, "cannot be read: Permission denied" in ran.stderr) == (2, True)
+    logs.chmod(0)
+    ran = vdbg_env_without_rights("triage", str(logs))
+    assert f"{logs} cannot be read: Permission denied" in ran.stderr
+    logs.chmod(0o700)
+    (logs / "theirs").chmod(0o700)

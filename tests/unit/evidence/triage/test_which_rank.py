@@ -159,3 +159,12 @@ def test_times_with_an_offset_are_compared_in_utc(one: str, other: str, first: i
 def test_a_time_that_cannot_be_is_no_reason_to_fail(stamp: str) -> None:
     line = f"{stamp} stderr F RuntimeError: CUDA error: an illegal memory access was encountered\n".encode()
     assert judged({"rank3.log": line, "rank11.log": line}).failure.name == "illegal-memory-access"
+
+
+def test_the_rank_that_all_lines_of_a_file_say_is_truer_than_its_name() -> None:
+    fault = "RuntimeError: CUDA error: an illegal memory access was encountered\n" + WATCHDOG
+    own = fault.format(rank=11, pid=9, time="10:10:00").encode()
+    assert judged({"node1/rank3.log": own, "node0/rank3.log": b"ok\n"}).rank == 11
+    other = b"[rank4]: RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    several = fault.partition("\n")[0].encode() + b"\n" + own[own.index(b"[rank") :] + other
+    assert judged({"node1/rank3.log": several}).rank == 3
