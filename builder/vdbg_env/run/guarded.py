@@ -114,6 +114,8 @@ class Guarded:
         self._entered = 0
         self._came: list[int] = []
         self._streams: tuple[int, ...] = ()
+        self._start, self.starts = os.pipe()  # the supervisor writes a byte before it starts the command
+        self._started: bool | None = None
         self._to_stderr = ("stdout", "stderr") if _in_one_place(1, 2) else ("stderr",)
 
     @property
@@ -135,8 +137,10 @@ class Guarded:
 
     @property
     def started(self) -> bool:
-        """Whether the command may run."""
-        return self._supervisor is not None
+        """Whether the command may have been started; waits until its supervisor has said so or has ended."""
+        if self._started is None and self._supervisor is not None:
+            self._started = os.read(self._start, 1) != b""
+        return bool(self._started)
 
     def wait(self) -> Ended:
         """Wait for the end of the command, whatever has become of its record."""
@@ -165,9 +169,14 @@ class Guarded:
             return ""
 
     def seen(self, observation: Observation) -> Observation:
-        """Return how it ended for a run that must not repeat it: what loses its supervisor the kernel kills."""
+        """Return how it ended for a run that must not repeat it: what loses its supervisor the kernel kills.
+
+        Raises HostNotAble where the supervisor ended before the command was started.
+        """
         if observation.ended.by is not EndedBy.ENGINE_LOST:
             return observation
+        if not self.started:
+            raise HostNotAble("its supervisor ended before it started the command, as on a full disk")
         return replace(observation, ended=replace(self._ended_without_record(), message=observation.ended.message))
 
     def _ended_without_record(self) -> Ended:
@@ -182,7 +191,7 @@ class Guarded:
         """Run the command in place of this process; raises HostNotAble where it cannot be started."""
         for number in FORWARDED:
             signal.signal(number, signal.SIG_DFL)
-        for early in self._early:  # sent to the command, which is this process now
+        for early in (*self._early, *self._came):  # sent to the command, which is this process now
             os.kill(os.getpid(), early)
         try:
             os.execvp(argv[0], list(argv))
@@ -192,7 +201,7 @@ class Guarded:
     def attached(self, supervisor: subprocess.Popen[bytes], directory: Path) -> None:
         """Pass signals to this supervisor from now on, also those that it has received already."""
         self._directory = directory
-        for number in self.streams:
+        for number in (*self.streams, self.starts):
             os.close(number)  # the supervisor has them: its reader must see the end of the workload's output
         self._streams = ()
         self._supervisor = supervisor

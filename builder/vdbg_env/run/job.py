@@ -126,6 +126,7 @@ def job_for(invocation: Invocation, directory: Path, settings: StepSettings) -> 
         guard=os.getpid() if guarded else 0,
         live=guarded.streams[1:] if guarded else (),
         stdin=guarded.standard_input if guarded else -1,
+        starts=guarded.starts if guarded else -1,
     )
 
 

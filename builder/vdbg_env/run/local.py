@@ -150,7 +150,7 @@ class LocalProcesses:
         where = directory.resolve()
         job = job_for(invocation, where, self._settings)
         guarded = self._settings.guarded
-        process = self._supervisors.start(where, to_json(job), guarded.streams if guarded else ())
+        process = self._supervisors.start(where, to_json(job), (*guarded.streams, guarded.starts) if guarded else ())
         if guarded:
             guarded.attached(process, where)
         return LocalStep(invocation, where, job, process, guarded)

@@ -36,7 +36,8 @@ class Job(NamedTuple):
 
     With `guard`, the process id of `vdbg-env guard`, the workload is in production: signals are passed on to it, it is
     ended when the guard has died, silence alone is not a hang, and a full disk ends the record and not the workload.
-    `live` are the descriptors that get its two streams unchanged, `stdin` the one that it reads.
+    `live` are the descriptors that get its two streams unchanged, `stdin` the one that it reads, and `starts` the one
+    that gets a byte before it is started.
     """
 
     directory: str
@@ -74,6 +75,7 @@ class Job(NamedTuple):
     guard: int = 0
     live: tuple[int, ...] = ()
     stdin: int = -1
+    starts: int = -1
 
 
 def to_json(job: Job) -> bytes:

@@ -100,6 +100,8 @@ class Supervisor:
             return
         self._streams.take_signals(self._received, self._guard.numbers)
         control_files.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
+        if self._job.starts >= 0:
+            os.write(self._job.starts, b"\n")
         try:
             started = launch(
                 self._job.argv, self._job.env, self._job.cwd, cgroup=self._tree.cgroup, stdin=self._job.stdin
@@ -445,7 +447,7 @@ def main() -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
-    for descriptor in (*job.live, job.stdin):
+    for descriptor in (*job.live, job.stdin, job.starts):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
     return supervise(job, lock)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.slow.small_disk import mounted
 from tests.support.command_line import vdbg_env
 from tests.support.patience import patience
 from tests.support.reports import SKIP
@@ -346,6 +347,18 @@ def test_without_a_place_for_its_record_the_command_runs_all_the_same(tmp_path: 
     done = guarded(tmp_path, "print('ran'); raise SystemExit(4)", VDBG_GUARD_RUNS="/proc/nowhere")
     assert (done.status, done.stdout) == (4, b"ran\n")
     assert done.stderr.startswith(b"vdbg-env guard: no record can be made, the command runs without its guard")
+
+
+@pytest.mark.parametrize("free", [0, 8, 24, 64, 160, 250, 300])
+def test_on_a_disk_that_is_nearly_full_the_command_runs_once(tmp_path: Path, free: int) -> None:
+    with mounted(tmp_path / "full", "size=1m") as full:
+        (full / "fill").write_bytes(bytes((1024 - free) << 10))
+        code = "open('ran', 'a').write('x'); raise SystemExit(7)"
+        done = guarded(tmp_path, code, VDBG_GUARD_RUNS=str(full / "runs"))
+        recorded = list(full.glob("runs/*/steps/guarded/1/*/ended.json"))
+    assert (done.status, (tmp_path / "ran").read_text()) == (7, "x")
+    assert bool(recorded) is (b"no record can be made, the command runs without its guard" not in done.stderr)
+    assert bool(recorded) is (done.said is not None)
 
 
 def test_a_wrong_value_in_the_environment_keeps_no_command_from_starting(tmp_path: Path) -> None:
