@@ -47,9 +47,10 @@ ANY_ERROR: Final = (VdbgError, GpucoreError)
 def quoted(word: object) -> str:
     """Return a word of a command to type: as it is where the shell leaves it alone, else in quotes.
 
-    What `printable` would escape is written in a form that bash, zsh and ksh turn back into the same bytes.
+    What `printable` would escape is written in a form that bash, zsh and ksh turn back into the same bytes. A name that
+    starts with `-` is given from the current folder: to the command it would be a flag.
     """
-    text = str(word)
+    text = f"./{word}" if str(word).startswith("-") else str(word)
     if text.isprintable():
         return shlex.quote(text)
     plain = (c if c.isprintable() and c not in "\\'" else _octal(c) for c in text)

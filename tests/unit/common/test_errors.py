@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,14 @@ def test_a_word_of_a_command_can_be_typed_as_it_is_shown(name: bytes) -> None:
     assert shown.isprintable()
     ran = subprocess.run(["bash", "-c", f"printf %s {shown}"], capture_output=True, check=True)
     assert ran.stdout == name
+
+
+@pytest.mark.parametrize("name", ["-dash/c.nvcudmp", "-", "-a\nb"])
+def test_a_name_that_starts_as_a_flag_does_is_read_as_a_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("read")
+    ran = subprocess.run(["bash", "-c", f"cat {quoted(name)}"], cwd=tmp_path, input=b"", stdout=subprocess.PIPE)
+    assert ran.stdout == b"read"
 
 
 def test_a_byte_that_is_no_utf_8_is_shown_as_that_byte() -> None:
