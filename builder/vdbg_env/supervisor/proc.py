@@ -53,6 +53,20 @@ def exit_status(pid: int) -> int | None:
     return int(fields[49]) if len(fields) > 49 and fields[0] in {b"Z", b"X"} else None
 
 
+class Terminal(NamedTuple):
+    """The terminal of a process: whether what is typed there goes to the group of that process."""
+
+    in_front: bool
+
+
+def terminal_of(pid: int) -> Terminal | None:
+    """Return the terminal that controls a process, or None without one (proc(5), /proc/[pid]/stat)."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields or int(fields[4]) == 0:
+        return None
+    return Terminal(in_front=fields[2] == fields[5])
+
+
 def title(one: Process) -> str:
     """Return the name of a process, whole where it has renamed itself: the kernel keeps 15 bytes of it."""
     if len(one.name.encode()) < _NAME_BYTES:

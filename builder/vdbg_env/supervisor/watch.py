@@ -27,6 +27,8 @@ from vdbg_env.supervisor.proc import (
     is_resource_tracker,
     processor_s,
     send_to,
+    send_to_group,
+    terminal_of,
     title,
     uses_cuda,
 )
@@ -394,6 +396,7 @@ FORWARDED = (
     signal.SIGCONT,
 )  # fmt: skip
 STOPS = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
+_OF_TERMINALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH}  # Ctrl-C, Ctrl-\, another size
 
 
 class Guard:
@@ -403,6 +406,7 @@ class Guard:
         self._pid = job.guard
         self._pending: list[int] = []
         self._stopped_by: int | None = None
+        self._had_terminal = terminal_of(self._pid) is not None
         self.numbers = FORWARDED if self._pid else CANCELS
 
     def __bool__(self) -> bool:
@@ -415,17 +419,29 @@ class Guard:
     def pass_on(self, root: int | None) -> bool:
         """Send what was received to the workload's first process; returns whether it was asked to end now.
 
-        `root` is None once that has ended: its number may be another's.
+        What a terminal sends goes to the first process's group. `root` is None once that has ended: its number may be
+        another's.
         """
         stop = False
         while self._pending:
             number = self._pending.pop(0)
             if root is not None:
-                send_to(root, number)
+                (send_to_group if self._is_of_terminal(number) else send_to)(root, number)
             if number in STOPS:
                 self._stopped_by = self._stopped_by or number
                 stop = True
         return stop
+
+    def _is_of_terminal(self, number: int) -> bool:
+        """Whether a signal is one that a terminal sends to each process in front, of which the guard is one.
+
+        A shell waits for its child before it heeds an interrupt. Python does not tell a handler who sent a signal, so
+        `kill -INT` counts as Ctrl-C while the guard is in front.
+        """
+        terminal = terminal_of(self._pid)
+        if number == signal.SIGHUP:  # the processes of a terminal that hung up have none any more
+            return self._had_terminal and terminal is None
+        return number in _OF_TERMINALS and terminal is not None and terminal.in_front
 
     def is_gone(self) -> bool:
         """Return whether the guard has died: this process then has another parent."""

@@ -2,12 +2,15 @@
 
 import json
 import os
+import pty
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +75,50 @@ def test_an_exception_is_explained_after_the_command_s_own_output(tmp_path: Path
     assert report.parent == the_run(tmp_path)
     assert "no such expert" in report.read_text()
     assert (report.parent / "steps/guarded/1/localhost-0/stdout").read_bytes() == done.stdout
+
+
+@pytest.mark.parametrize("how", ["keys", "hang-up", "kill"])
+def test_what_a_terminal_sends_reaches_the_group_and_a_sent_signal_the_first_process(tmp_path: Path, how: str) -> None:
+    """The first process is a shell that heeds no signal while it waits: it ends as its child does."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "trap 'touch first' TERM\ntrap '' HUP\n"
+        'python3 -c \'import signal, time; signal.signal(1, lambda *_: exit(7)); print("begun", flush=True); '
+        "time.sleep(600)' || echo $? > child\n"
+    )
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, guard_command("bash", "run.sh"), environment(tmp_path))
+    try:
+        said = b""
+        while b"begun" not in said:
+            said += os.read(terminal, 1 << 16)
+        match how:
+            case "keys":
+                os.write(terminal, b"\x03")
+            case "hang-up":
+                os.close(terminal)
+                terminal = -1
+            case _:
+                os.kill(pid, signal.SIGTERM)
+                time.sleep(1)
+                assert not (tmp_path / "child").exists(), "a signal to guard alone goes to the first process alone"
+                os.write(terminal, b"\x03")
+        until = time.monotonic() + patience(20)
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            assert time.monotonic() < until, "the child heard nothing"
+            time.sleep(0.05)
+            if terminal >= 0 and select.select([terminal], [], [], 0)[0]:
+                with suppress(OSError):
+                    os.read(terminal, 1 << 16)
+        pid = 0
+    finally:
+        if terminal >= 0:
+            os.close(terminal)
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize(
