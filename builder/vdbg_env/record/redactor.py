@@ -86,7 +86,9 @@ def _rule(kind: str, needles: str, pattern: str, *, strict: bool = False, run: s
 _ESCAPED = r"(?<=\\[nrtfv])|(?<=[0-9;\[]m)"
 _ALONE = rf"(?:(?<![A-Za-z0-9_])|{_ESCAPED})"
 _COLOUR = r"(?:\\(?:u001b|x1b|033)\[[0-9;]{0,20}m)?"
-_NOT_A_VALUE = r"(?!none\b|null\b|true\b|false\b|\[?redacted[ \]]|\*\*\*|\$\{|<)"
+# What the system says of a file that is called `passwd` or `token` is no value of it.
+_OF_A_FILE = r"permission denied|operation not permitted|input/output error|read-only file system|stale file handle"
+_NOT_A_VALUE = rf"(?!none\b|null\b|true\b|false\b|\[?redacted[ \]]|\*\*\*|\$\{{|<|(?:{_OF_A_FILE})(?:[\s\"']|\Z))"
 _WORD = r"[^\s\"'`,;&<>(){}\[\]\\]{6,}"
 _VALUE = rf"(?P<secret>{_NOT_A_VALUE}{_WORD})"
 _QUOTED = r"(?<=\")[^\s\"\\][^\"\\\n]{5,400}(?=\\?\")|(?<=')[^\s'\\][^'\\\n]{5,400}(?=\\?')"

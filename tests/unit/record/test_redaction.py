@@ -39,6 +39,7 @@ PEM = (
         ("['vllm', '--api-key', 'local-abc123']", "local-abc123"),
         ("GET https://b.s3.test/o?X-Amz-Signature=0123456789abcdef0123", "0123456789abcdef0123"),
         ("DB_PASSWORD: s3cr3t-value", "s3cr3t-value"),
+        ("password: Permission-denied1", "Permission-denied1"),
     ],
 )
 def test_a_secret_is_taken_out_and_its_kind_is_told(line: str, secret: str) -> None:
@@ -56,6 +57,8 @@ def test_a_secret_is_taken_out_and_its_kind_is_told(line: str, secret: str) -> N
         "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
         "see https://example.org/docs/errors.html and mail me@example.org",
         "the secret is to keep the password short; a token was lost",
+        "/etc/passwd: Permission denied",
+        "cat: /var/run/secrets/token: Input/output error",
         "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<...>>(long, ...)",
     ],
 )
