@@ -127,7 +127,7 @@ class EndedBy(StrEnum):
     TIMEOUT = "timeout"  # our limit on its time
     WATCH = "watch"  # our watch on its output or GPU: a hang
     MATCH = "match"  # a matcher said that all is known
-    STOPPED = "stopped"  # a server, stopped by us after its requests were replayed
+    STOPPED = "stopped"  # a server, by us after its requests; a guarded command, by another
     DIED = "died"  # a server that returned with status 0 before anyone stopped it
     CANCEL = "cancel"  # the user
     PEER = "peer"  # us, because another rank had failed

@@ -325,7 +325,8 @@ def ended(end: Ended | None) -> str:
         case EndedBy.MATCH:
             text = "ended by us: all was known"
         case EndedBy.STOPPED:
-            text = "a server, stopped by us after its requests"
+            # The message says by whom and why: a guarded command was not stopped by us.
+            text = "stopped" if end.message else "a server, stopped by us after its requests"
         case EndedBy.DIED:
             text = f"a server that ended by itself, exit status {end.code or 0}"
         case EndedBy.CANCEL:

@@ -151,7 +151,7 @@ def test_what_kept_a_server_from_starting_is_said_with_what_mends_it(
 def test_a_command_that_cannot_be_started_has_a_next_step(
     tmp_path: Path, mode: int | None, status: int, step: str
 ) -> None:
-    program = tmp_path / "serve"
+    program = tmp_path / "passwd"  # what the system says of it is no password
     if mode:
         program.touch(mode)
     done = subprocess.run(
@@ -220,6 +220,66 @@ def test_what_it_would_print_of_the_environment_is_what_the_command_gets(tmp_pat
     added = {name for name in got if got[name] != before.get(name)} - {"LC_CTYPE"}  # which Python sets itself
     assert added == set(said)
     assert {n: v for n, v in said.items() if "FOLDER" not in v and n != "VDBG_ENV_STEP"}.items() <= got.items()
+
+
+AT_THE_START = r"""Fatal Python error: init_import_site: Failed to import the site module
+Python runtime state: initialized
+Traceback (most recent call last):
+  File "<frozen site>", line 626, in main
+  File "/x/sitecustomize.py", line 12, in <module>
+    import re
+KeyboardInterrupt
+"""
+RAISES = """
+import asyncio, os, signal, sys, time, traceback
+def handler(*_):
+    {handler}
+async def wait():
+    asyncio.get_running_loop().add_signal_handler(15, asyncio.current_task().cancel)
+    open("ready", "w").close()
+    await asyncio.sleep(600)
+signal.signal(15, handler)
+{before}
+open("ready", "w").close()
+try:
+    time.sleep(600)
+except BaseException:
+    traceback.print_exc()
+    os._exit(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "before", "is_failure"),
+    [
+        ("raise KeyboardInterrupt('terminated')", "", False),
+        ("raise SystemExit('bye')", "", False),
+        ("pass", "asyncio.run(wait())", False),
+        (f"os.write(2, {AT_THE_START.encode()!r}); os._exit(1)", "", False),
+        ("raise RuntimeError('cannot be ended')", "", True),
+    ],
+    ids=["interrupt", "exit", "cancelled", "python-s-start", "failure"],
+)
+def test_what_python_raises_for_a_stop_from_outside_is_no_failure(
+    tmp_path: Path, handler: str, before: str, is_failure: bool
+) -> None:
+    code = RAISES.format(handler=handler, before=before)
+    with subprocess.Popen(
+        guard_command(sys.executable, "-c", code, flags=("--hook", "touch hooked")),
+        env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as guard:  # fmt: skip
+        until = time.monotonic() + patience(20)
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        guard.send_signal(signal.SIGTERM)
+        _, stderr = guard.communicate(timeout=patience(30))
+    assert guard.returncode == 1, "the command's own status"
+    assert (b"vdbg-env/guard" in stderr) is (tmp_path / "hooked").exists() is is_failure
+    report = json.loads((the_run(tmp_path) / "report.json").read_text())
+    assert (report["verdict"], report["fingerprint"] is None) == (("failed", False) if is_failure else ("passed", True))
+    page = (the_run(tmp_path) / "report.md").read_text()
+    assert "stopped (SIGTERM was sent to it from outside)" in page and "after its requests" not in page
 
 
 def test_the_status_of_a_signal_is_the_one_a_shell_gives(tmp_path: Path) -> None:
