@@ -154,6 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     atexit.register(gc.freeze)  # or Python would look through all objects once more before it ends
     _open_closed_streams()
+    _outlive_readers()
     _escape_what_a_stream_cannot_show()
     words = sys.argv[1:] if argv is None else argv
     if "--bisect" in itertools.takewhile(lambda word: word != "--", words):
@@ -193,10 +194,6 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
     except (click.Abort, KeyboardInterrupt):
         console.note("interrupted")
         return 130
-    except BrokenPipeError:
-        # The reader (head, a pager) went away: nothing is wrong, but Python would complain once more at exit.
-        _drop_output()
-        return 141
     except MemoryError:
         console.show_error(VdbgError("not enough memory", cause="a limit of this shell (ulimit -v), or a huge input"))
         return max(1, failed)
@@ -218,6 +215,31 @@ def _open_closed_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+
+
+class _Output(io.FileIO):
+    """An output stream whose reader (head, a pager) may go: nothing is wrong then, and the answer keeps its status."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return len(data)
+
+
+def _outlive_readers() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        raw = getattr(stream.buffer, "raw", stream.buffer)
+        if stream is not getattr(sys, f"__{name}__") or type(raw) is not io.FileIO:
+            continue  # a test reads it
+        output: Any = _Output(stream.fileno(), "w", closefd=False)
+        made = io.TextIOWrapper(
+            output if raw is stream.buffer else io.BufferedWriter(output), stream.encoding, stream.errors,
+            line_buffering=stream.line_buffering, write_through=stream.write_through,
+        )  # fmt: skip
+        setattr(sys, name, made)
 
 
 def _escape_what_a_stream_cannot_show() -> None:

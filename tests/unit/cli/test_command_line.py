@@ -42,6 +42,22 @@ def test_without_a_command_it_shows_the_doors_and_what_this_machine_can_do() -> 
     assert {words[0] for words in able} <= {"yes", "no"}
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("words", "status"), [(("demo",), 3), (("core", "/nowhere"), 2), (("--help",), 0)])
+def test_an_answer_keeps_its_status_when_its_reader_has_gone(
+    tmp_path: Path, words: tuple[str, ...], status: int, unbuffered: str
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = [sys.executable, "-m", "vdbg_env", *words]
+    done = subprocess.run(
+        program, cwd=tmp_path, stdout=write, stderr=write, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert done.returncode == status
+
+
 def test_the_demo_explains_the_bundled_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ran = vdbg_env("demo")
