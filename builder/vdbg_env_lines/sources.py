@@ -243,6 +243,12 @@ class Sources:
         )  # fmt: skip
 
 
+def offered(said: Sequence[str]) -> list[str]:
+    """Return the versions that an index has in place of the one asked of pip; none where it did not answer so."""
+    found = next(filter(None, map(_OFFERED.search, said)), None)
+    return found[1].split(", ") if found and found[1] != "none" else []
+
+
 def no_sources(requirement: str) -> BadInput:
     """Return the error for a package that is published as wheels only."""
     return BadInput(
@@ -355,6 +361,7 @@ def _words(tree: Path, unit: Unit, known: dict[Path, tuple[frozenset[str], tuple
 
 
 # Projects known to publish no sources; those of others are asked for once the wheel was read.
+_OFFERED: Final = re.compile(r"Could not find a version that satisfies .*\(from versions: ([^()]+)\)")
 _WHEELS_ONLY: Final = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*)$")
 _PINNED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)$")
 
@@ -389,7 +396,16 @@ class LocalUnitBuilds:
 
         def fetch(folder: Path) -> None:
             options = ("--only-binary", found[1])
-            path = self._toolkit.download(requirement, folder / "download", key=folder.name, options=options)
+            try:
+                path = self._toolkit.download(requirement, folder / "download", key=folder.name, options=options)
+            except EngineFailed as error:
+                if versions := offered(error.details):
+                    raise BadInput(
+                        f"the package index has no wheel of {requirement} for this Python",
+                        details=(f"the newest that it has: {', '.join(versions[-8:])}",),
+                        next_step=f"vdbg-env lines build {found[1]}=={versions[-1]}, or the path of a .whl file",
+                    ) from error
+                raise
             path.rename(folder / path.name)
 
         folder = self._kept.folder(f"wheel-{found[1]}-{found[2]}", f"Stock wheel {requirement}", fetch)

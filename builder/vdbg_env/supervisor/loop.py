@@ -127,7 +127,8 @@ class Supervisor:
             self._look()
             self._advance(self._clock.now())
         self._streams.drain()
-        self.finish(self._verdict or self._guard.end_of(self._server.own_end(self._status)))
+        own = self._server.own_end(self._status)
+        self.finish(self._verdict or self._guard.end_of(own, self._status, unread=self._streams.unread))
 
     def refuse(self, why: str) -> None:
         """Write that the workload was not started."""

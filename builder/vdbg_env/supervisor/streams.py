@@ -314,6 +314,11 @@ class Streams:
             else:
                 self._open_stream(_KERNEL_LOG, log, self._kernel)
 
+    @property
+    def unread(self) -> bool:
+        """Whether the reader of a stream that is passed on has gone."""
+        return any(live.broken for live in self._live.values())
+
     def wait(self, timeout_s: float) -> None:
         """Read what arrives within `timeout_s` seconds, each stream once; a signal ends the wait."""
         for key, events in self._selector.select(timeout_s):

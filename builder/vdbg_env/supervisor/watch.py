@@ -396,6 +396,7 @@ FORWARDED = (
     signal.SIGCONT,
 )  # fmt: skip
 STOPS = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
+_UNREAD = {-signal.SIGPIPE, 128 + signal.SIGPIPE, 1, 120}  # in a shell; Python's BrokenPipeError, and as it exits
 _OF_TERMINALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH}  # Ctrl-C, Ctrl-\, another size
 
 
@@ -439,7 +440,7 @@ class Guard:
         `kill -INT` counts as Ctrl-C while the guard is in front.
         """
         terminal = terminal_of(self._pid)
-        if number == signal.SIGHUP:  # the processes of a terminal that hung up have none any more
+        if number == signal.SIGHUP:  # the processes of a terminal that hung up have no terminal
             return self._had_terminal and terminal is None
         return number in _OF_TERMINALS and terminal is not None and terminal.in_front
 
@@ -447,10 +448,14 @@ class Guard:
         """Return whether the guard has died: this process then has another parent."""
         return self._pid > 0 and os.getppid() != self._pid
 
-    def end_of(self, own: EndReason) -> EndReason:
-        """Return how the workload ended, where that was by itself: after a signal from outside it was stopped."""
+    def end_of(self, own: EndReason, status: int | None, *, unread: bool) -> EndReason:
+        """Return how the workload ended, where that was by itself: after a signal from outside it was stopped.
+
+        So it was where it writes to an output that is `unread`, whose reader has gone, and ends as programs do then.
+        """
         if self._stopped_by is None:
-            return own
+            ended = None if status is None else os.waitstatus_to_exitcode(status)
+            return EndReason("stopped", "the reader of its output had gone") if unread and ended in _UNREAD else own
         return EndReason("stopped", f"{signal.Signals(self._stopped_by).name} was sent to it from outside")
 
 

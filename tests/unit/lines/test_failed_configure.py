@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vdbg_env.common.errors import BadInput, EngineFailed
-from vdbg_env_lines.compilers import Programs
+from vdbg_env_lines.compilers import Programs, Toolkit
 from vdbg_env_lines.sources import LocalUnitBuilds, _headers_used
 from vdbg_env_lines.units import ConfiguredTree, OtherProject
 
@@ -44,6 +44,24 @@ def test_a_project_without_sources_is_refused_before_anything_is_fetched(require
     with pytest.raises(BadInput, match="has no source distribution on the package index"):
         LocalUnitBuilds(lambda _: None, tmp_path / "units").wheel(requirement)
     assert not (tmp_path / "units").exists()
+
+
+@pytest.mark.parametrize(
+    ("versions", "error"), [("0.32.0, 0.33.0", BadInput), ("none", EngineFailed)], ids=["answered", "no-answer"]
+)
+def test_a_release_that_the_index_does_not_have_is_bad_input(
+    versions: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = f"| ERROR: Could not find a version that satisfies the requirement vllm==9.99.0 (from versions: {versions})"
+
+    def refuse(*_words: object, **_more: object) -> Path:
+        raise EngineFailed("fetching vllm==9.99.0 failed with exit status 1", details=(said,))
+
+    monkeypatch.setattr(Toolkit, "tools", lambda _: tmp_path)
+    monkeypatch.setattr(Toolkit, "download", refuse)
+    with pytest.raises(error) as failed:
+        LocalUnitBuilds(lambda _: None, tmp_path / "units").wheel("vllm==9.99.0")
+    assert ("lines build vllm==0.33.0" in str(getattr(failed.value, "next_step", ""))) is (error is BadInput)
 
 
 def test_a_local_tree_is_known_by_its_commit_and_cutlass_by_its_own_header(tmp_path: Path) -> None:

@@ -282,6 +282,29 @@ def test_what_python_raises_for_a_stop_from_outside_is_no_failure(
     assert "stopped (SIGTERM was sent to it from outside)" in page and "after its requests" not in page
 
 
+@pytest.mark.parametrize(
+    ("command", "status", "is_failure"),
+    [
+        (("yes",), 141, False),
+        ((sys.executable, "-c", "while True: print('x' * 99)"), 1, False),
+        ((sys.executable, "-c", "import os, time\ntry: os.write(1, b'x')\nfinally: time.sleep(1); [][1]"), 1, True),
+    ],
+    ids=["signal", "exception", "failure"],
+)
+def test_a_command_whose_reader_has_gone_did_not_crash(
+    tmp_path: Path, command: tuple[str, ...], status: int, is_failure: bool
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        guard_command(*command), env=environment(tmp_path), cwd=tmp_path, stdout=write, stderr=subprocess.PIPE,
+        timeout=patience(30), check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert done.returncode == status
+    assert (b"vdbg-env/guard" in done.stderr) is is_failure
+
+
 def test_the_status_of_a_signal_is_the_one_a_shell_gives(tmp_path: Path) -> None:
     done = guarded(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert done.status == 139
