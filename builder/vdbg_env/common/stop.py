@@ -32,7 +32,7 @@ class ToldToStop(BaseException):
 
 
 class _Asked(threading.local):
-    """What is set when nobody waits any longer for what a thread does."""
+    """What is set when no one waits any longer for what a thread does."""
 
     gone: threading.Event | None = None
 
@@ -51,7 +51,7 @@ def until(gone: threading.Event) -> Iterator[None]:
 
 
 def go_on() -> None:
-    """Raise ToldToStop where nobody waits any longer for what this thread does; called between files and pieces."""
+    """Raise ToldToStop where no one waits any longer for what this thread does; called between files and pieces."""
     if asked.gone and asked.gone.is_set():
         raise ToldToStop
 

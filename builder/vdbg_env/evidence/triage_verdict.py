@@ -46,7 +46,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 SECOND_STAGE = "looks-like-an-error"  # the rule of a line that no rule knows
 SHOWN = 0.5  # less is a guess
 
-_SEVERAL = 0.1  # less sure of the verdict where several processes show a failure of their own
+_SEVERAL = 0.1  # less sure of the verdict where several processes each show a failure
 Times = Mapping[tuple[str, int], float]  # by the file and number of a line
 
 # Fitted on published logs, see docs/lab/triage-score.md: how often such an answer was right.
