@@ -244,7 +244,7 @@ def _originals(same: Sequence[Sighting]) -> Sequence[Sighting]:
 
 
 def _several(ranks: Sequence[int], root: Sighting) -> str:
-    """Return that several ranks show a failure of their own, of which one is named."""
+    """Return that several ranks each show a failure, of which one is named."""
     named = ", ".join(map(str, ranks[:_NAMED])) + (" and others" if len(ranks) > _NAMED else "")
     first = f"rank {root.rank}'s" if root.rank is not None else "the one named"
     return f"ranks {named} each show this failure; by its time {first} is the first, but the clocks of hosts may differ"
