@@ -351,6 +351,7 @@ class LogClassifier:
     _stalls: dict[tuple[str, str | None], Sighting] = field(default_factory=dict)
     _first_clues: list[Candidate] = field(default_factory=list)
     _last_clues: deque[Candidate] = field(default_factory=lambda: deque(maxlen=LAST_CLUES))
+    _closed: set[int] = field(default_factory=set)  # lines of roots that every later detail is too far from
     _survived: int = 0
     _ignored: dict[str | None, int] = field(default_factory=dict)
     _exiting: set[str | None] = field(default_factory=set)  # pods and containers that shut down in order
@@ -585,6 +586,7 @@ class LogClassifier:
         self._kept = left
         self._passing = {s.label for s in left if s.passing}
         self._last = {s.writer: s for s in left}
+        self._closed.intersection_update(s.line for s in left)
 
     def _detail(self, sighting: Sighting, candidate: Candidate, line: LogLine) -> None:
         for index in range(len(self._kept) - 1, -1, -1):
@@ -592,8 +594,12 @@ class LogClassifier:
             if root.writer != sighting.writer or root.rule.how_known is HowKnown.LOG:
                 continue
             named = root.kernel is not None or sighting.kernel is None
-            if not named and self._is_within(DETAIL_LINES, root.line, candidate, line):
+            if named or root.line in self._closed:
+                return
+            if self._is_within(DETAIL_LINES, root.line, candidate, line):
                 self._kept[index] = replace(root, kernel=sighting.kernel, kernel_text=sighting.text)
+            else:
+                self._closed.add(root.line)
             return
 
 

@@ -1,6 +1,7 @@
 """Processes that write into one log: each is followed by its own lines, however many others stand between."""
 
 from itertools import chain
+from unittest.mock import patch
 
 import pytest
 
@@ -165,3 +166,11 @@ def test_a_wrapped_line_that_a_block_ends_in_is_not_the_one_before_itself(shift:
         for one in chain(scanner.feed(b"\n".join(lines) + b"\n" + b"end\n" * 4000), scanner.finish())
     ]
     assert found == (len(lines) - 1, 1)
+
+
+def test_a_fault_that_is_too_long_ago_is_looked_for_once() -> None:
+    fault = ["[1,0]<stdout>: ========= Invalid __global__ write of size 4 bytes"]
+    frames = [f"[1,0]<stdout>: =========     at void foo(int)+0x{i:x}0 in a.cu:3" for i in range(40)]
+    with patch.object(LineScanner, "before", autospec=True, side_effect=LineScanner.before) as looked:
+        assert judged(fault, ["[1,0]<stdout>: step"] * 30, frames).kernel is None
+    assert looked.call_count == 1
