@@ -157,35 +157,10 @@ _LOG_NAME = re.compile(
     r".*\.(?:log|txt|out|err|stdout|stderr)(?:[.-]?\d+)?(?:\.(?:gz|zst))?|(?:stdout|stderr|output)(?:\.\d+)?"
 )
 # What is no log by its name, though it may begin as text: what it quotes is none of the run, and weights are huge.
-_NO_LOG = frozenset(
-    [
-        ".c",
-        ".cc",
-        ".cpp",
-        ".cu",
-        ".cuh",
-        ".h",
-        ".hpp",
-        ".md",
-        ".py",
-        ".rst",
-        ".sh",
-        ".toml",
-        ".yaml",
-        ".yml",
-        ".arrow",
-        ".bin",
-        ".gguf",
-        ".npy",
-        ".npz",
-        ".onnx",
-        ".parquet",
-        ".pkl",
-        ".pt",
-        ".pth",
-        ".safetensors",
-    ]
-)
+_NO_LOG = frozenset({
+    ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".md", ".py", ".rst", ".sh", ".toml", ".yaml", ".yml",
+    ".arrow", ".bin", ".gguf", ".npy", ".npz", ".onnx", ".parquet", ".pkl", ".pt", ".pth", ".safetensors",
+})  # fmt: skip
 _LISTED = 8  # files in one note
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ELF, _ZIP = b"\x7fELF", b"PK\x03\x04"
