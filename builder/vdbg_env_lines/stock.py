@@ -384,7 +384,7 @@ def _not_found(libraries: Sequence[StockLibrary], wanted: Wanted) -> BadInput:
     return BadInput(
         f"no library of the wheel has a kernel {name!r}{f'; did you mean {close}?' if close else ''}",
         cause="it is compiled at run time (Triton, FlashInfer, DeepGEMM), or is of another package (torch, NCCL)",
-        next_step="vdbg-env core FILE says which library the kernel is from",
+        next_step="vdbg-env core FILE says whether the kernel has lines, and its library where that is known",
     )
 
 

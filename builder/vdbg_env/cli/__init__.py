@@ -186,6 +186,9 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.possibilities:  # to click the dashes count as alike
+            wanted = error.option_name.lstrip("-")
+            error.possibilities[:] = [one for one in error.possibilities if nearest(wanted, [one.lstrip("-")])]
         error.show()
         return max(2, failed)
     except ToldToStop as stop:

@@ -30,6 +30,19 @@ def test_a_mistyped_command_is_met_with_the_nearest() -> None:
     assert "No such command 'verfy'. Did you mean 'verify'?" in ran.stderr
 
 
+@pytest.mark.parametrize(("typed", "hint"), [("--nope", ""), ("--line", " Did you mean '--lines'?")])
+def test_only_an_option_that_is_like_the_mistyped_one_is_named(typed: str, hint: str) -> None:
+    assert vdbg_env("core", typed).stderr.endswith(f"Error: No such option {typed!r}.{hint}\n")
+
+
+def test_a_failure_of_another_reason_is_not_said_to_have_gone_well_perhaps(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nValueError: bad\n'
+    log.write_text(trace)
+    shown = vdbg_env("triage", str(log)).stdout
+    assert shown.startswith("not-a-gpu-failure  (ended for a reason that is not the GPU's;")
+
+
 def test_without_a_command_it_shows_the_doors_and_what_this_machine_can_do() -> None:
     ran = vdbg_env()
     assert ran.status == 0
