@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from vdbg_env.common.errors import BadInput, HostNotAble, quoted, unreadable
-from vdbg_env.common.files import ARCHIVES, KEEP_FREE, reason
+from vdbg_env.common.files import ARCHIVES, KEEP_FREE, ZSTD, reason
 from vdbg_env.common.stop import asked, go_on
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class CoreFile:
 
 
 _GZIP: Final = b"\x1f\x8b"
-_PACKED: Final = (_GZIP, b"\x28\xb5\x2f\xfd")  # gzip and zstd
+_PACKED: Final = (_GZIP, *ZSTD)
 _PIECE: Final = 1 << 20
 _FEW: Final = 4 << 10  # bytes of zstd's: four of them may expand to 128 KiB
 _SUFFIXES: Final = (".nvcudmp", ".nvcudmp.gz", ".nvcudmp.zst")
@@ -335,14 +335,25 @@ def _refuse_what_cannot_be_mapped(path: Path) -> None:
         raise BadInput(f"{path} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
 
 
+class DamagedStream(EOFError):
+    """Packed bytes that are not cut short, but cannot be expanded further."""
+
+
+class TrailingBytes(DamagedStream):
+    """What follows the last frame of a sound stream is of another kind."""
+
+
 def _expand_core(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
-    """Write the expanded bytes; return a note when the stream is damaged or ends early."""
+    """Write the expanded bytes; return a note when there is more than could be expanded.
+
+    Raises BadInput where the stream is damaged or ends before anything could be.
+    """
     room = shutil.disk_usage(tempfile.gettempdir()).free - KEEP_FREE
     written = 0
     kind = "gzip" if source.read(2) == _GZIP else "zstd"
     source.seek(0)
     try:
-        for chunk in _gunzip(source) if kind == "gzip" else unzstd(iter(partial(source.read, _FEW), b"")):
+        for chunk in _gunzip(source) if kind == "gzip" else unzstd(iter(partial(source.read, _FEW), b""), name):
             written += len(chunk)
             if written > room:
                 raise HostNotAble(
@@ -351,7 +362,17 @@ def _expand_core(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
                 )
             target.write(chunk)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        return f"truncated: the {kind} stream ends early ({error}); {written} bytes could be expanded"
+        if isinstance(error, TrailingBytes) or (written and "Not a gzipped file" in str(error)):
+            return f"bytes that are no {kind} follow its {kind} stream; they are left out"
+        cut = type(error) is EOFError
+        if not written:
+            raise BadInput(
+                f"{name} is {'cut short' if cut else 'damaged'}: nothing of its {kind} stream expands ({error})",
+                cause="it was not written or copied to its end" if cut else "it was changed when it was copied",
+                next_step="copy it once more from where it was written",
+            ) from None
+        how = "ends early" if cut else "is damaged"
+        return f"truncated: the {kind} stream {how} ({error}); {written} bytes could be expanded"
     return None
 
 
@@ -361,11 +382,14 @@ def _gunzip(source: IO[bytes]) -> Iterator[bytes]:
             yield chunk
 
 
-def unzstd(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """Decompress frame after frame; raises EOFError when the last one breaks off, or one is damaged."""
+def unzstd(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """Decompress frame after frame; raises EOFError when the last one breaks off, DamagedStream when one is damaged.
+
+    Raises BadInput for a frame that needs more memory than zstd lends without being asked.
+    """
     from zstandard import ZstdDecompressor, ZstdError  # what reads cores in an image has the standard library alone
 
-    frame = ZstdDecompressor().decompressobj()
+    frame, whole = ZstdDecompressor().decompressobj(), False
     for data in raw:
         for at in range(0, len(data), _FEW):
             piece = data[at : at + _FEW]
@@ -375,11 +399,25 @@ def unzstd(raw: Iterator[bytes]) -> Iterator[bytes]:
                 try:
                     expanded = frame.decompress(piece)
                 except ZstdError as error:
-                    raise EOFError(str(error)) from None
+                    raise _as_damage(str(error).removeprefix("zstd decompressor error: "), name, whole=whole) from None
                 yield expanded
+                whole = whole or bool(expanded)
                 piece = frame.unused_data
     if not frame.eof:
         raise EOFError("it ends in the middle of its compressed data")
+
+
+def _as_damage(error: str, name: str, *, whole: bool) -> Exception:
+    """Return what the library's words mean; `whole`: something was expanded before."""
+    if "too much memory" in error:
+        return BadInput(
+            f"{name} cannot be expanded: its zstd stream has a window of more than 128 MiB",
+            cause="it was packed by zstd --long",
+            next_step=f"zstd --decompress --long=31 {quoted(name)}, and give the file that this writes",
+        )
+    if whole and "Unknown frame descriptor" in error:
+        return TrailingBytes("bytes that are no zstd follow its zstd stream")
+    return DamagedStream(error)
 
 
 class SourceText(Protocol):

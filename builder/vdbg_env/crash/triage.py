@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from gpucore.errors import ExplainedError
 from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted, unreadable
+from vdbg_env.common.files import ZSTD
 from vdbg_env.common.stop import asked, go_on
 from vdbg_env.crash.files import unzstd
 from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN
@@ -166,7 +167,7 @@ _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ELF, _ZIP = b"\x7fELF", b"PK\x03\x04"
 _CONTROLS = bytes({*range(1, 32), 127} - set(b"\b\t\n\v\f\r\x1b"))  # that no log has but by accident
 _SAMPLE, _TEXT_SHARE = 4096, 0.95  # first bytes of a file, and how many of them are others where it is text
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b"
 
 
 def open_logs(targets: Sequence[str]) -> Iterator[LogFile]:
@@ -299,8 +300,8 @@ def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
         head, raw = _head(raw)
         if head.startswith(_GZIP):
             head, raw = _head(_gunzip(raw))
-        elif head.startswith(_ZSTD):
-            head, raw = _head(unzstd(raw))
+        elif head.startswith(ZSTD):
+            head, raw = _head(unzstd(raw, name))
         # A zero byte is no text: a disk that lost its power leaves blocks of them, and UTF-16 without its mark is ASCII
         # with one next to each letter.
         _refuse_binary(head, name)

@@ -27,7 +27,7 @@ _LIST = rf"""cd {DUMPS} && find . -type f -printf '%s %T@ %P\0' | while IFS= rea
   name=${{entry#* }}; name=${{name#* }}
   bytes={HEAD_BYTES}
   case $(head -c 6 -- "$name" | od -An -v -tx1 | tr -d ' \n') in
-    1f8b*|425a68*|fd377a585a00*|28b52ffd*|04224d18*) bytes={PACKED_HEAD_BYTES} ;;
+    1f8b*|425a68*|fd377a585a00*|28b52ffd*|5?2a4d18*|04224d18*) bytes={PACKED_HEAD_BYTES} ;;
   esac
   head=$(head -c $bytes -- "$name" | od -An -v -tx1 | tr -d ' \n')
   printf '%s %s\0' "$head" "$entry"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from vdbg_env.common.console import size_text
+from vdbg_env.common.files import ZSTD
 
 DumpKind = Literal["gpu-core", "host-core", "compressed", "other", "unreadable"]
 HEAD_BYTES = 64
@@ -15,7 +16,7 @@ PACKED_HEAD_BYTES = 1 << 20  # of a compressed file: its first block must be who
 _ELF = b"\x7fELF"
 _ET_CORE = 4
 _EM_CUDA = 190  # elf.h; cuda-gdb writes its cores as ELF files of this machine
-_GZIP, _BZIP2, _XZ, _ZSTD, _LZ4 = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
+_GZIP, _BZIP2, _XZ, _LZ4 = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x04\x22\x4d\x18"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,7 @@ def packed_kind(head: bytes) -> Literal["gpu-core", "host-core"] | None:
 
 def is_packed(head: bytes) -> bool:
     """Return whether a file that begins like this is compressed."""
-    return head.startswith((_GZIP, _BZIP2, _XZ, _ZSTD, _LZ4))
+    return head.startswith((_GZIP, _BZIP2, _XZ, _LZ4, *ZSTD))
 
 
 def _core_kind(head: bytes) -> Literal["gpu-core", "host-core"] | None:
@@ -127,8 +128,10 @@ def _expanded(head: bytes) -> bytes:
             return bz2.BZ2Decompressor().decompress(head, HEAD_BYTES)
         if head.startswith(_XZ):
             return lzma.LZMADecompressor(memlimit=256 << 20).decompress(head, HEAD_BYTES)
-        if head.startswith(_ZSTD):
-            return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(head)).read(HEAD_BYTES)
+        if head.startswith(ZSTD):
+            return (
+                zstandard.ZstdDecompressor().stream_reader(io.BytesIO(head), read_across_frames=True).read(HEAD_BYTES)
+            )
         unpacker = lz4.frame.LZ4FrameDecompressor()
         expanded: bytes = unpacker.decompress(head, max_length=HEAD_BYTES)
         return expanded

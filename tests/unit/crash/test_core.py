@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -240,6 +241,47 @@ def test_a_core_packed_by_zstd_is_read_found_in_a_folder_and_searched(tmp_path: 
     assert vdbg_env("locate", pc, str(folder / "core.7")).status == 0
 
 
+PACKED = zstandard.compress(illegal_address_core())
+_LONG = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=30)).compressobj()
+LONG = _LONG.compress(illegal_address_core()) + _LONG.flush()
+SKIPPED = b"\x5a\x2a\x4d\x18" + (5000).to_bytes(4, "little") + bytes(5000)
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"),
+    [
+        (PACKED[: len(PACKED) // 2], "is cut short: nothing of its zstd stream expands (it ends in the middle"),
+        (PACKED[:4] + b"\xff" * 300, "is damaged: nothing of its zstd stream expands ("),
+        (SKIPPED + b"junk", "is damaged: nothing of its zstd stream expands ("),
+        (LONG, "a b.zst cannot be expanded: its zstd stream has a window of more than 128 MiB"),
+        (gzip.compress(b"x", mtime=0)[:6], "is cut short: nothing of its gzip stream expands"),
+    ],
+    ids=["cut", "damaged", "skipped", "window", "gzip"],
+)
+def test_a_packed_core_that_gives_nothing_is_not_called_empty(packed: bytes, words: str, tmp_path: Path) -> None:
+    (core := tmp_path / "a b.zst").write_bytes(packed)
+    ran = vdbg_env("core", str(core))
+    assert ran.status == 2 and words in ran.stderr and "empty" not in ran.stderr
+
+
+def test_a_core_that_pzstd_packed_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    (folder / "core.7").write_bytes(SKIPPED + PACKED)
+    for place in (folder, folder / "core.7"):
+        assert "Warp Illegal Address" in vdbg_env("core", str(place)).stdout
+
+
+@pytest.mark.parametrize(("kind", "pack"), [("zstd", zstandard.compress), ("gzip", gzip.compress)])
+def test_what_follows_a_packed_core_does_not_make_it_cut_short(
+    kind: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    (core := tmp_path / "a").write_bytes(pack(illegal_address_core()) + b"trailing junk")
+    ran = vdbg_env("core", str(core))
+    assert f"note: bytes that are no {kind} follow its {kind} stream; they are left out" in ran.stdout
+    assert "truncated" not in ran.stdout and "Warp Illegal Address" in ran.stdout
+
+
 def test_a_core_counts_once_however_many_links_lead_to_it(tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
     (folder / "b").mkdir(parents=True)
@@ -253,7 +295,7 @@ def test_a_core_counts_once_however_many_links_lead_to_it(tmp_path: Path) -> Non
 
 def test_zeros_that_were_packed_take_little_memory() -> None:
     """A mebibyte of zstd's may be 32 GiB of them."""
-    sizes = [len(piece) for piece in unzstd(iter([zstandard.compress(bytes(1 << 28))]))]
+    sizes = [len(piece) for piece in unzstd(iter([zstandard.compress(bytes(1 << 28))]), "a")]
     assert sum(sizes) == 1 << 28 and max(sizes) <= 1 << 27
 
 

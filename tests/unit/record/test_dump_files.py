@@ -28,6 +28,7 @@ def dump(path: str, *, size: int = 10, age: float = 0.0, kind: DumpKind = "gpu-c
 
 PACKERS: list[Callable[[bytes], bytes]] = [
     gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress, lz4.frame.compress,
+    lambda data: b"\x50\x2a\x4d\x18\x04\0\0\0size" + zstandard.compress(data),  # as pzstd does
 ]  # fmt: skip
 
 
