@@ -368,6 +368,17 @@ class RuleBook:
         return tuple(rule for rule in self.rules if not (rule.role == "dismiss" and rule.reach == 0))
 
     @cached_property
+    def _dismissing(self) -> tuple[bytes, ...]:
+        """What a line need only hold to be nobody's evidence, as a logged prompt is: it need not be taken apart."""
+        plain = [r for r in self.rules if r.role == "dismiss" and r.reach == 0 and r.any_level]
+        texts = [text for r in plain if r.regex is None and r.unless is None for text in r.literals]
+        return tuple(text.encode() for text in texts)
+
+    def dismisses(self, line: bytes) -> bool:
+        """Return whether a line, with its wrappings, is certain to be dismissed, and no line before it."""
+        return any(text in line for text in self._dismissing)
+
+    @cached_property
     def _literals(self) -> tuple[BytesAhoCorasick, list[tuple[int, ...]]]:
         """All literals as one automaton, and for each the places in `rules` of those that ask for it."""
         holders: dict[bytes, list[int]] = defaultdict(list)

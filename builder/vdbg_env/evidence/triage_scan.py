@@ -404,6 +404,8 @@ class LogClassifier:
         return self._sets[self._settled, often]
 
     def _read(self, candidate: Candidate) -> None:
+        if self.book.dismisses(candidate.data):
+            return
         met: list[tuple[Rule, Mapping[str, str]]] = []
         if self._settled or self.book.may_meet(candidate.data):  # without clues every candidate may meet a rule
             line = unwrap(decode(candidate.data))

@@ -11,6 +11,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN
+from vdbg_env.evidence.log_line import unwrap
 from vdbg_env.evidence.triage_rules import Rule, read_rule_book, rule_book
 
 CLASSES = {
@@ -151,3 +152,20 @@ def test_lines_that_repeat_for_ever_do_not_slow_the_scan() -> None:
     assert verdict.root_cause is not None
     assert verdict.root_cause.line == 1
     assert time.process_time() - begun < 20  # seconds of processor time
+
+
+def test_a_line_is_dismissed_untouched_only_where_its_rules_would_dismiss_it_too() -> None:
+    book = rule_book()
+    untouched = 0
+    for rule in (rule for rule in book.rules if rule.role == "dismiss"):
+        for text in rule.literals:
+            said = (
+                f"(APIServer pid=7) INFO 11-26 23:00:00 [logger.py:44] {text} an error: CUDA error, Segmentation fault"
+            )
+            line = unwrap(said)
+            met = [met.role for met, _ in book.met_by(line.body, line.text)]
+            assert "dismiss" in met or not book.dismisses(said.encode())
+            untouched += book.dismisses(said.encode())
+    assert untouched >= 3
+    assert book.dismisses(b"INFO [logger.py:44] Received request chatcmpl-7f: prompt: 'what is a CUDA error?'")
+    assert not book.dismisses(b"Failed to import from vllm._C with ImportError('undefined symbol')")
