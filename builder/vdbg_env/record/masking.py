@@ -24,6 +24,7 @@ from typing import IO, Any, NamedTuple, cast
 import lz4.frame
 import zstandard
 
+from vdbg_env.common.files import ZSTD
 from vdbg_env.record.redactor import OVERLAP, Pseudonyms, Redactor, SecretFinder, finder_of
 from vdbg_env.record.run_directory import replacement
 
@@ -224,7 +225,7 @@ _OPENERS: Mapping[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
-    b"\x28\xb5\x2f\xfd": _zstd,
+    **dict.fromkeys(ZSTD, _zstd),
     b"\x04\x22\x4d\x18": lz4.frame.open,
 }
 _ZIP, _CLOSED = b"PK\x03\x04", (b"7z\xbc\xaf\x27\x1c", b"Rar!")

@@ -28,6 +28,10 @@ FORMATS: dict[str, tuple[Pack, Unpack]] = {
     "bz2": (bz2.compress, bz2.decompress),
     "xz": (lzma.compress, lzma.decompress),
     "zst": (zstandard.compress, lambda data: zstandard.ZstdDecompressor().stream_reader(data).read()),
+    "pzstd": (
+        lambda data: b"\x50\x2a\x4d\x18\x04\0\0\0size" + zstandard.compress(data),
+        lambda data: zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read(),
+    ),
     "lz4": (lz4.frame.compress, lz4.frame.decompress),
 }
 
