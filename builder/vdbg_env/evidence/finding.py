@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,8 +50,11 @@ class NextStep:
         """Read what runbooks and records write: `what it is for: vdbg-env ...`, a text alone or a command alone."""
         if written.startswith("vdbg-env "):
             return cls("", written)
-        words, colon, last = written.rpartition(": ")
-        return cls(words, last) if colon and last.startswith(_COMMANDS) else cls(written)
+        begins = [found.end() for found in _COMMAND_BEGINS.finditer(written)]
+        if not begins or ": " in written[begins[-1] :]:
+            return cls(written)
+        first = begins[0]  # the name of a file in the command may have another
+        return cls(written[: first - len(": ")], written[first:])
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.text, self.command) if part)
@@ -66,7 +70,7 @@ class NextStep:
         )
 
 
-_COMMANDS = ("vdbg-env ", "VLLM_", "CUDA_", "unset ", "tail ", "less ")
+_COMMAND_BEGINS = re.compile(": (?=vdbg-env |VLLM_|CUDA_|unset |tail |less )")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -128,7 +129,8 @@ def _confidence(fault: Fault, chain: Chain) -> float:
 def _next(chain: Chain, artifact: str | None) -> NextStep:
     if not chain:
         return _REBUILD
-    return NextStep("see every thread of it, and its registers", f"vdbg-env core {artifact or 'FILE'}")
+    file = shlex.quote(artifact) if artifact else "FILE"
+    return NextStep("see every thread of it, and its registers", f"vdbg-env core {file}")
 
 
 def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:

@@ -417,18 +417,18 @@ def typed_outside(report: Report, folder: str) -> Report:
     """Return the report with the files its commands name given by `folder`, the run's own: next to the record, a report
     names them from there, and on a terminal a command is typed in any folder. So are those of the findings.
     """
-    inside = {artifact.path for step in report.steps for artifact in step.artifacts}
-
-    def word(text: str, *, of_record: bool) -> str:
-        if text in inside:
-            return shlex.quote(f"{folder}/{text}")
-        return f"{shlex.quote(folder)}/{text}" if of_record and text.startswith("steps/") else text  # may be a pattern
+    paths = {artifact.path for step in report.steps for artifact in step.artifacts}
+    inside = {spelled: path for path in paths for spelled in (path, shlex.quote(path))}  # older ones: unquoted
+    longest_first = "|".join(map(re.escape, sorted(inside, key=len, reverse=True)))
+    named = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)") if inside else None
 
     def typed(step: NextStep) -> NextStep:
         command = step.command or ""
-        of_record = command.startswith(_READ_RECORD)
-        words = " ".join(word(text, of_record=of_record) for text in command.split(" "))
-        return replace(step, command=words or None)
+        if named and named.search(command):
+            command = named.sub(lambda found: shlex.quote(f"{folder}/{inside[found[0]]}"), command)
+        elif command.startswith(_READ_RECORD):  # may be a pattern, for the shell
+            command = re.sub(r"(?<!\S)steps/", lambda _: f"{shlex.quote(folder)}/steps/", command)
+        return replace(step, command=command or None)
 
     findings = (replace(one, next_step=one.next_step and typed(one.next_step)) for one in report.findings)
     return replace(report, next_steps=tuple(map(typed, report.next_steps)), findings=tuple(findings))

@@ -163,8 +163,16 @@ def _tried(report: Report) -> Iterator[str]:
 def _next(report: Report) -> Iterator[str]:
     if report.next_steps:
         yield "**Next**\n"
+    if where := _where_typed(report):
+        yield f"{where}\n"
     for step in report.next_steps:
         yield f"- {escaped(step.text)}" + (f": {code(step.command)}" if step.command else "")
+
+
+def _where_typed(report: Report) -> str:
+    """Say where to type the commands that name files of the record: a folder of runs may be moved, or be another's."""
+    named = any(re.search(r"\s'?steps/", step.command or "") for step in report.next_steps)
+    return "In the folder of this report (cd there first):" if named else ""
 
 
 def _steps(report: Report) -> Iterator[str]:
@@ -549,6 +557,7 @@ def _shown(text: Any) -> str:
 
 
 _FILTERS: dict[str, Any] = {
+    "where_typed": _where_typed,
     "shown": _shown,
     "clipped": lambda text: text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…",
     "brief_change": lambda text: text if len(text) <= _LONGEST_CHANGE else text[: _LONGEST_CHANGE - 1] + "…",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -94,7 +95,7 @@ def _with_file(finding: Finding, context: BuiltinContext) -> Finding:
     step = finding.next_step
     if dump is None or step is None or step.command is None:
         return finding
-    return replace(finding, next_step=replace(step, command=step.command.replace(" FILE", f" {dump}")))
+    return replace(finding, next_step=replace(step, command=step.command.replace(" FILE", f" {shlex.quote(dump)}")))
 
 
 # `builtin/flight-recorder@v1`: who is missing from which collective, by PyTorch's own dumps.

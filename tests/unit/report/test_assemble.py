@@ -3,16 +3,22 @@
 import dataclasses
 import json
 import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from gpucore.core import decode_core
+from tests.builders.core_builder import illegal_address_core
 from tests.support.reports import FAULT, GRAPHS, IMA
 from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, HowKnown, Level, NextStep, Observation
+from vdbg_env.evidence.gpu_findings import gpu_core_findings
 from vdbg_env.evidence.system import not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit, from_document, to_document
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.assemble import assemble, next_steps, typed_outside
 from vdbg_env.report.model import Report, StepStatus, delta, headline
+from vdbg_env.report.pages import as_markdown, write_report
 from vdbg_env.runbook.model import ArgvOverlay, Command, End, Repeat, Run, Runbook, Status, ToRunbook, ToStep, Uses
 from vdbg_env.runbook.state import (
     Facts,
@@ -195,6 +201,40 @@ def test_a_command_on_a_terminal_names_its_core_from_where_the_reader_stands() -
     shown = outside.next_steps[0].command
     assert shown and shlex.split(shown) == ["vdbg-env", "core", "/runs of mine/r/a1"]
     assert [str(finding.next_step) for finding in outside.findings] == [f"read it: {shown}"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["core.h;touch PWNED;.1", "1: vdbg-env core y; touch PWNED #.1", "core of.n1.1", "core\n'$(touch PWNED).1"],
+)
+def test_a_core_with_any_name_is_one_word_of_its_command(name: str, tmp_path: Path) -> None:
+    path = f"steps/baseline/1/localhost-0/{name}"
+    read = decode_core(illegal_address_core())
+    finding = gpu_core_findings(read.faults, read.warp_groups, path)[0]
+    finding = dataclasses.replace(finding, next_step=NextStep.read(str(finding.next_step)))  # as a record keeps it
+    cores = {"cores": (Artifact(name="cores", path=path, size=3),)}
+    seen = dataclasses.replace(observed(1, CRASH), artifacts=cores)
+    report = run(StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,)), seen)
+    outside = typed_outside(report, "/runs of mine/r")
+    for shown, file in ((report, path), (outside, f"/runs of mine/r/{path}")):
+        command = shown.next_steps[0].command
+        assert command and command.startswith("vdbg-env core ")
+        words = f"vdbg-env() {{ printf '%s\\0' \"$@\"; }}; {command}"
+        typed = subprocess.run(["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert typed.stdout == f"core\0{file}\0"
+    assert list(tmp_path.iterdir()) == []
+    for file in write_report(report, tmp_path, ("markdown", "html")):
+        assert "In the folder of this report" in (tmp_path / file).read_text()
+    assert "In the folder of this report" not in as_markdown(outside)
+
+
+def test_a_record_that_has_the_name_of_a_core_unquoted_is_read() -> None:
+    path = "steps/baseline/1/localhost-0/core;touch PWNED"
+    finding = dataclasses.replace(FAULT, next_step=NextStep.read(f"read it: vdbg-env core {path}"))
+    seen = dataclasses.replace(observed(1, CRASH), artifacts={"cores": (Artifact(name="cores", path=path, size=3),)})
+    report = run(StepRecord(step="baseline", outcome=Status.REPRODUCED, next=End(), findings=(finding,)), seen)
+    shown = typed_outside(report, "/r").next_steps[0].command
+    assert shown == f"vdbg-env core '/r/{path}'"
 
 
 def test_a_file_of_the_record_is_named_by_its_whole_path_on_a_terminal() -> None:
