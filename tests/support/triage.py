@@ -51,15 +51,18 @@ def corpus() -> list[Labelled]:
     return list(_entries())
 
 
-def triage_bytes(*logs: bytes, chunk: int = 1 << 20, names: tuple[str, ...] = ()) -> Triage:
+def triage_bytes(
+    *logs: bytes, chunk: int = 1 << 20, names: tuple[str, ...] = (), book: RuleBook | None = None
+) -> Triage:
     """Triage logs given as bytes, fed in chunks of `chunk` bytes."""
+    book = book or shipped()
     evidence = []
     for index, data in enumerate(logs):
-        classifier = LogClassifier(shipped(), names[index] if names else f"log{index}")
+        classifier = LogClassifier(book, names[index] if names else f"log{index}")
         for at in range(0, len(data), chunk):
             classifier.feed(data[at : at + chunk])
         evidence.append(classifier.finish())
-    return judge(evidence, shipped())
+    return judge(evidence, book)
 
 
 def _entries() -> Iterator[Labelled]:

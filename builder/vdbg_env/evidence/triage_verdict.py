@@ -518,7 +518,8 @@ def _confidence(
     root: Sighting, same: Sequence[Sighting], others: Sequence[Alternative], logs: Sequence[LogEvidence]
 ) -> float:
     value = root.rule.trust * (0.6 if root.weak else 1.0)
-    if len({s.rule.id for s in same}) > 1 or any(log.cascades for log in logs):
+    agrees = len({s.rule.id for s in same}) > 1 or any(log.cascades for log in logs)
+    if agrees and root.rule.answers:  # an unproven rule says no more than the prior of its role
         value += 0.02
     value -= 0.1 * sum(not other.effect for other in others)
     return round(min(0.99, max(0.2, value)), 2)

@@ -169,3 +169,14 @@ def test_a_line_is_dismissed_untouched_only_where_its_rules_would_dismiss_it_too
     assert untouched >= 3
     assert book.dismisses(b"INFO [logger.py:44] Received request chatcmpl-7f: prompt: 'what is a CUDA error?'")
     assert not book.dismisses(b"Failed to import from vllm._C with ImportError('undefined symbol')")
+
+
+def test_an_unproven_rule_says_no_more_than_the_prior_of_its_role_whatever_agrees() -> None:
+    own = HEADER + b"  - id: acme\n    class: model-load\n    text: ['ACME-KV: shard lost']\n" + SOURCE
+    files = [(file.name, file.read_bytes()) for file in sorted((SHIPPED_DATA / "runbooks" / "triage").glob("*.yaml"))]
+    book = read_rule_book([*files, ("acme.yaml", own)])
+    log = b"ERROR ACME-KV: shard lost\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
+    seen = triage_bytes(log, book=book)
+    assert seen.root_cause is not None
+    assert seen.root_cause.rule == "acme"
+    assert seen.confidence <= 0.97
