@@ -161,7 +161,7 @@ def _in_folder(folder: Path) -> Generator[BinaryFile, None, None]:
     for root, folders, names in os.walk(folder, onerror=closed.append):
         folders.sort()
         # A file before the links to it: it is reported under its name.
-        paths += sorted((Path(root, name) for name in names), key=lambda p: (p.is_symlink(), p.name))
+        paths += sorted((Path(root, name) for name in names), key=lambda p: (os.path.islink(p), p.name))  # noqa: PTH114 - as below
     for number, path in enumerate(paths):
         if asked.gone:
             go_on()
@@ -285,7 +285,7 @@ def _dumps_below(folder: str) -> Iterator[str]:
     closed: list[OSError] = []
     paths = [Path(root, name) for root, _, names in os.walk(folder, onerror=closed.append) for name in names]
     seen: set[tuple[int, int]] = set()
-    for path in sorted(paths, key=lambda p: (p.is_symlink(), p)):
+    for path in sorted(paths, key=lambda p: (os.path.islink(p), p)):  # noqa: PTH114 - Path.is_symlink raises without rights
         with suppress(OSError):  # is_dump says whether what cannot be read counts
             status = path.stat()
             if (status.st_dev, status.st_ino) in seen:
