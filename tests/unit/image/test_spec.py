@@ -77,7 +77,7 @@ def test_a_profile_names_one_architecture_or_several() -> None:
     assert child('build:\n  arch: "8.0"\n').build.arch == ("8.0",)
     assert child('build:\n  arch: ["8.0", "9.0a"]\n').build.arch == ("8.0", "9.0a")
     assert "'90' is not a compute capability" in complaint(CHILD + 'build:\n  arch: ["8.0", "90"]\n')
-    assert "at least 1 item" in complaint(CHILD + "build:\n  arch: []\n")
+    assert "at least one entry is needed here" in complaint(CHILD + "build:\n  arch: []\n")
 
 
 def test_a_circle_of_profiles_is_found_however_long() -> None:

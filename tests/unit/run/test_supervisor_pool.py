@@ -12,7 +12,7 @@ import pytest
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.run.job import StepSettings
 from vdbg_env.run.local import Supervisors
-from vdbg_env.supervisor import control_files
+from vdbg_env.supervisor import control_files, helpers
 from vdbg_env.supervisor.job import Job, to_json
 from vdbg_env.supervisor.proc import descendants, process
 
@@ -20,7 +20,8 @@ COMMAND = StepSettings(env={}, cwd=Path("/"), mark="").supervisor
 
 
 def order(directory: Path, *argv: str) -> bytes:
-    return to_json(Job(str(directory), argv, {"PATH": os.environ["PATH"]}, "/"))
+    mark = str(directory)  # the cgroup is named by it: tests that run at the same time must not end each other's
+    return to_json(Job(str(directory), argv, {"PATH": os.environ["PATH"], helpers.MARK: mark}, "/"))
 
 
 def supervisors_below(pid: int) -> set[int]:
