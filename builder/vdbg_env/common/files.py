@@ -47,11 +47,14 @@ WHEELS = (".whl", ".zip")
 ARCHIVES = (*WHEELS, ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
 """How the names of files end that hold other files."""
 
-KEEP_FREE = 256 << 20
+START = 8
+"""Bytes of a file that show whether it may hold device code."""
 
-# How a zstd file begins: with a frame of data, or one of sixteen that are skipped, as pzstd writes them.
-ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes((first,)) + b"\x2a\x4d\x18" for first in range(0x50, 0x60)))
+KEEP_FREE = 256 << 20
 """Bytes to leave free on the disk that holds an expanded file."""
+
+ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes((first,)) + b"\x2a\x4d\x18" for first in range(0x50, 0x60)))
+"""How a zstd file begins: with a frame of data, or one of sixteen that are skipped, as pzstd writes them."""
 
 
 def write_whole(descriptor: int, data: bytes) -> None:

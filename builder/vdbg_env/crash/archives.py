@@ -20,10 +20,9 @@ from typing import IO, Any, Final, Literal
 import zstandard
 
 from gpucore.fatbin import may_hold_device_code
-from vdbg_env.common.files import ARCHIVES, KEEP_FREE, WHEELS, reason
+from vdbg_env.common.files import ARCHIVES, KEEP_FREE, START, WHEELS, reason
 from vdbg_env.common.tar import tarfile
 
-_START: Final = 8  # bytes of a file that show whether it is a candidate
 DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError, MemoryError)  # of bytes that lie
 _DEEPEST: Final = 8  # archives in each other
 _TIMES: Final = 100  # wheels and packed images expand to 2 to 10 times their size
@@ -72,7 +71,7 @@ def spilled(name: str, stream: IO[bytes], depth: int = 0, allowed: Allowance | N
     of its members are given that are candidates; `depth` counts the archives around the stream, and `allowed` is what
     these may still expand to.
     """
-    head = stream.read(_START)
+    head = stream.read(START)
     wanted = may_hold_device_code(head)
     if not wanted and not name.endswith(ARCHIVES):
         return

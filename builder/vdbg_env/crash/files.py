@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from vdbg_env.common.errors import BadInput, HostNotAble, quoted, unreadable
-from vdbg_env.common.files import ARCHIVES, KEEP_FREE, ZSTD, reason
+from vdbg_env.common.files import ARCHIVES, KEEP_FREE, START, ZSTD, reason
 from vdbg_env.common.stop import asked, go_on
 
 if TYPE_CHECKING:
@@ -82,9 +82,6 @@ class ScratchFiles(Protocol):
     def lend(self, data: Buffer, suffix: str) -> AbstractContextManager[Path]:
         """Write the bytes to a file whose name ends in `suffix`; it is gone when the block ends."""
         ...
-
-
-_START: Final = 8  # bytes of a file that show whether it is a candidate
 
 
 @contextmanager
@@ -195,7 +192,7 @@ def _is_candidate(path: Path) -> bool:
     with path.open("rb", buffering=0) as file:
         from gpucore.fatbin import may_hold_device_code  # what reads cores in an image has the standard library alone
 
-        return may_hold_device_code(file.read(_START))
+        return may_hold_device_code(file.read(START))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +245,7 @@ class CoreFiles:
             return False
         try:
             with Path(path).open("rb") as file:
-                if not file.read(_START).startswith(_PACKED):
+                if not file.read(START).startswith(_PACKED):
                     return False
                 from vdbg_env.crash.archives import is_tar  # loaded on first use: most cores are not packed
 
@@ -265,7 +262,7 @@ class CoreFiles:
         try:
             with Path(path).open("rb") as file:
                 modified = os.fstat(file.fileno()).st_mtime
-                if not file.read(_START).startswith(_PACKED):
+                if not file.read(START).startswith(_PACKED):
                     with mapped(file.fileno(), path) as data:
                         yield CoreFile(name=path, data=data, modified=modified)
                     return
