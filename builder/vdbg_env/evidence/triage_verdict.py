@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _CALM = 40  # lines in order after an exception, from which on the program may have survived it
 _WENT_ON = 0.4
 _SAME_MOMENT = 100  # lines around one with a time that are of about that time
-_NAMED = 8  # ranks in one note
+_NAMED = 8  # ranks or places in one note
 _NO_EXCEPTION = 2  # precision of a line of level ERROR
 _QUOTES = "Worker failed with error"  # what the process that waits for a worker prints of the worker's own exception
 # What is the machine's or the network's own trouble, where it does not speak of a peer.
@@ -224,8 +224,7 @@ def _by_own_exception(
     notes = ["the lines of other logs only say that a peer is gone or did not answer"]
     confidence = found.confidence
     if others := [f"{s.file}:{s.line}" for s in own if s is not cause]:
-        more = " and others" if len(others) > _NAMED else ""
-        notes.append(f"other processes ended by an exception of their own too: {', '.join(others[:_NAMED])}{more}")
+        notes.append(f"other processes ended by an exception of their own too: {_some(others)}")
         confidence = round(max(0.2, confidence - _SEVERAL), 2)
     return replace(found, confidence=confidence, notes=(*notes, *found.notes))
 
@@ -245,8 +244,8 @@ def _originals(same: Sequence[Sighting]) -> Sequence[Sighting]:
 
 def _several(ranks: Sequence[int], root: Sighting) -> str:
     """Return that several ranks each show a failure, of which one is named."""
-    named = ", ".join(map(str, ranks[:_NAMED])) + (" and others" if len(ranks) > _NAMED else "")
     first = f"rank {root.rank}'s" if root.rank is not None else "the one named"
+    named = _some(ranks)
     return f"ranks {named} each show this failure; by its time {first} is the first, but the clocks of hosts may differ"
 
 
@@ -288,8 +287,13 @@ def _silent(root: Sighting, logs: Sequence[LogEvidence]) -> Iterator[str]:
 
 def _no_first(ranks: Sequence[int]) -> str:
     """Return that nothing tells which of several ranks failed first."""
-    named = ", ".join(map(str, sorted(ranks)[:_NAMED])) + (" and others" if len(ranks) > _NAMED else "")
+    named = _some(sorted(ranks))
     return f"ranks {named} show this failure, and their lines have no times that compare: any may have been the first"
+
+
+def _some(named: Sequence[object]) -> str:
+    """Return the first of these in one text, and that there are others."""
+    return ", ".join(map(str, named[:_NAMED])) + (" and others" if len(named) > _NAMED else "")
 
 
 def _verdict(
