@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, NextStep, Observation
 from vdbg_env.evidence.log_line import LogLine, plain
@@ -634,7 +635,7 @@ def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
 
 def _exception_finding(exception: DriverException) -> Finding:
     where = f" at PC {exception.pc:#x}" if exception.pc is not None else ""
-    in_kernel = f" in {exception.kernel}" if exception.kernel else ""
+    in_kernel = f" in {short_name(demangle(exception.kernel))}" if exception.kernel else ""
     late = " (seen after the warp had exited)" if exception.warp_exited else ""
     return Finding(
         rule="driver-gpu-exception",

@@ -36,6 +36,14 @@ def test_the_exception_its_place_and_its_kernel_are_read() -> None:
     assert (progress.finished, progress.cut_short) == (1, False)
 
 
+def test_the_finding_names_the_kernel_as_its_source_does() -> None:
+    (finding,) = driver_findings(parse_driver_progress(NEW))
+    assert (
+        finding.message == "CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14) at PC 0x7462c3bac310 in illegalMemoryAccessKernel"
+    )
+    assert finding.kernel == "_Z25illegalMemoryAccessKernelPii", "the field keeps the driver's own word"
+
+
 def test_old_drivers_print_no_stamp() -> None:
     old = "\n".join(line.split("] ", 1)[1] for line in NEW.splitlines())
     assert parse_driver_progress(old) == parse_driver_progress(NEW)
