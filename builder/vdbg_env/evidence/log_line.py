@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_LINE = 64 << 10  # a longer line is looked at up to here; the reason of a crash is early in it
@@ -61,7 +62,8 @@ _MPI = re.compile(r"\[\d{1,6},(\d{1,6})\](?:<std(?:out|err)>)?:? ?")
 _TORCHRUN = re.compile(r"\[(?:default|rank|trainer|worker)?(\d{1,6})\]: ?")
 
 # (EngineCore pid=1), (EngineCore_DP0 pid=1), (VllmWorker rank=0 pid=1), (RayWorkerWrapper pid=1, ip=10.0.0.1), ...
-_PROCESS = re.compile(r"\(([A-Za-z][\w.:/+-]{0,63})((?:,? (?:pid|rank|ip|TP|PP|DP)=[\w.:]{1,64})+)\) ?")
+_PROCESS = re.compile(r"\(([A-Za-z][\w.:/+-]{0,63})((?:,? (?:pid|rank|ip|TP|PP|DP)=[\w.:]{1,64})+)\)")
+_LABEL = 400  # characters of a label, at most
 _RAY_REPEAT = re.compile(r" ?\[repeated \d+x across cluster\]\s*$")
 _FIELD = re.compile(r"(\w+)=([\w.:]+)")
 _WORLD_RANK = re.compile(r"(?:^|_)(?:Worker_?)?(?:TP|EP|rank)(\d{1,5})|^VllmWorker-(\d{1,5})", re.IGNORECASE)
@@ -96,12 +98,13 @@ _BRACKETED = re.compile(
 )
 _BEGIN_A_RANK = "[0123456789"
 _BEGIN_A_LEVEL = "DIWECF[-|"
+_BEGIN_A_GLOG = "[IWEF"
 # Anywhere in the prefix of a line of a logger that is not known.
 _SOME_LEVEL = re.compile(
     r"^.{0,80}?(?:^|[\s|\[<(\]])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?:[\s|\]>):]|$)"
     r"|^\{.{0,300}?\"(?:level|severity)\": ?\"(?i:(debug|info|warning|warn|error|critical|fatal))\""
 )
-_PREFIX, _LEVELS = 100, ("INFO", "WARN", "ERROR", "DEBUG", "CRITICAL", "FATAL", "NOTICE")
+_PREFIX, _MAY_NAME_A_LEVEL = 100, re.compile("INFO|WARN|ERROR|DEBUG|CRITICAL|FATAL|NOTICE").search
 _SAME_LEVEL = {"NOTICE": "INFO", "WARN": "WARNING"}
 _GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _TORCH_RANK = re.compile(r"\[rank ?(\d{1,6})\]")
@@ -126,15 +129,37 @@ def plain(text: str) -> str:
 
 def unwrap(raw: str) -> LogLine:
     """Take one raw line out of all its wrappings."""
-    whole = plain(raw)
-    text, container, label = _out_of_container(whole)
-    mark = label or ""
-    before = text
-    text, rank = _out_of_launcher(text)
-    if rank is not None:
-        mark = _cut(before, text)
-        text, inner, _ = _out_of_container(text)
-        container = container or inner
+    text = plain(raw)
+    if text.startswith("("):  # of vLLM, where many lines begin alike
+        head, _, said = text.partition("] ")
+        if len(head) < _LABEL and said[:1] != "[" and not said[1:2].isdigit() and (line := _begun(head)):
+            rank = _rank_in(said, line.process) if line.rank is None else line.rank
+            said = _RAY_REPEAT.sub("", said) if "across cluster]" in said else said
+            return line._replace(text=said.rstrip(), body=f"{line.body}{text[len(head) + 2 :]}", rank=rank)
+    return _unwrapped(text)
+
+
+@lru_cache(1 << 10)
+def _begun(head: str) -> LogLine | None:
+    """Return what a line of vLLM says before its message, None where it does not have all that."""
+    line = _unwrapped(f"{head}] x")
+    whole = line.text == "x" and line.process and line.level and line.stamp
+    return line._replace(body=line.body.removesuffix("x")) if whole else None
+
+
+def _unwrapped(whole: str) -> LogLine:
+    text = whole
+    container = label = rank = None
+    mark = ""
+    if not text.startswith("("):  # no wrapping begins so
+        text, container, label = _out_of_container(text)
+        mark = label or ""
+        before = text
+        text, rank = _out_of_launcher(text)
+        if rank is not None:
+            mark = _cut(before, text)
+            text, inner, _ = _out_of_container(text)
+            container = container or inner
     before = text
     text, process, pid, said_rank = _out_of_process(text)
     mark = _cut(before, text) if process else mark
@@ -150,7 +175,10 @@ def unwrap(raw: str) -> LogLine:
     text, level, stamp, torch_rank = _out_of_glog(text, level, stamp)
     if torch_rank is not None and not mark:
         mark = f"[rank{torch_rank}]"
-    rank = next((seen for seen in (said_rank, torch_rank, rank) if seen is not None), None)
+    if said_rank is not None:
+        rank = said_rank
+    elif torch_rank is not None:
+        rank = torch_rank
     who = [str(part) for part in (label, process, pid, rank) if part is not None]
     return LogLine(
         text=(_RAY_REPEAT.sub("", text) if "across cluster]" in text else text).rstrip(),
@@ -174,7 +202,7 @@ def _cut(before: str, after: str) -> str:
 
 def _level_in(line: str) -> str | None:
     """Return the level that the prefix of a line names, for a logger of any other form."""
-    if not line.startswith("{") and not any(level in line[:_PREFIX] for level in _LEVELS):
+    if not line.startswith("{") and not _MAY_NAME_A_LEVEL(line, 0, _PREFIX):
         return None
     match = _SOME_LEVEL.match(line)
     if match is None or "NCCL WARN" in line:  # NCCL fails with it
@@ -243,14 +271,26 @@ def _out_of_process(text: str) -> tuple[str, str | None, int | None, int | None]
     pid: int | None = None
     rank: int | None = None
     for _ in range(2):
-        if not text.startswith("(") or (match := _PROCESS.match(text)) is None:
+        if not text.startswith("("):
             break
-        fields = dict(_FIELD.findall(match[2]))
-        process = match[1]
-        pid = int(fields["pid"]) if fields.get("pid", "").isdigit() else pid
-        rank = int(fields["rank"]) if fields.get("rank", "").isdigit() else rank
-        text = text[match.end() :]
+        end = text.find(")", 0, _LABEL) + 1
+        if not end or (said := _process_of(text[:end])) is None:
+            break
+        process = said[0]
+        pid = pid if said[1] is None else said[1]
+        rank = rank if said[2] is None else said[2]
+        text = text[end:].removeprefix(" ")
     return text, process, pid, rank
+
+
+@lru_cache(1 << 10)
+def _process_of(label: str) -> tuple[str, int | None, int | None] | None:
+    """Return the name, PID and rank in a label of a process."""
+    if (match := _PROCESS.fullmatch(label)) is None:
+        return None
+    fields = dict(_FIELD.findall(match[2]))
+    pid, rank = (int(said) if (said := fields.get(name, "")).isdigit() else None for name in ("pid", "rank"))
+    return match[1], pid, rank
 
 
 def _out_of_level(text: str) -> tuple[str, str | None, str | None]:
@@ -283,7 +323,7 @@ def _out_of_sglang(text: str, container: str | None) -> tuple[str, str | None, s
 
 
 def _out_of_glog(text: str, level: str | None, stamp: str | None) -> tuple[str, str | None, str | None, int | None]:
-    match = _GLOG.match(text)
+    match = _GLOG.match(text) if text[:1] in _BEGIN_A_GLOG else None
     if match is None:
         return text, level, stamp, None
     rank = int(match["rank"]) if match["rank"] else None
@@ -304,6 +344,7 @@ def depth_of(process: str | None) -> int:
     return _DEPTHS.get(role_of(process), 0) if process else 0
 
 
+@lru_cache(1 << 10)
 def rank_of_process(process: str) -> int | None:
     """Return the rank that a process is named after: 1 of `Worker_TP1`, `VllmWorker-1` and `EngineCore_DP1`.
 

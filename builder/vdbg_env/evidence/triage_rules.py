@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 import re2
-from ahocorasick_rs import BytesAhoCorasick, Implementation
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from vdbg_env.common.console import nearest
@@ -326,27 +325,16 @@ class Rule(RuleDocument):
         """The program, file and version its wording is from."""
         return f"{self.source.program} {self.source.version}, {self.source.file}"
 
-    @cached_property
-    def _groups(self) -> tuple[tuple[str, int], ...]:
+    @property
+    def groups(self) -> tuple[tuple[str, int], ...]:
         """The named groups of its pattern, each with its number."""
-        return tuple((name.decode(), number) for name, number in self.regex.groupindex.items())
+        return tuple((name.decode(), number) for name, number in self.regex.groupindex.items()) if self.regex else ()
 
     def place_in(self, text: str) -> int:
         """Return where in a line that meets the rule the words stand that it was met by."""
         found = self.regex.search(text.encode()) if self.regex is not None else None
         begin = len(text.encode()[: found.start()].decode()) if found else 0
         return min((at for literal in self.literals if (at := text.find(literal, begin)) >= 0), default=begin)
-
-    def confirm(self, text: bytes) -> Mapping[str, str] | None:
-        """Return the named groups for a line that holds one of the literals, None when it does not meet the rest."""
-        found = None
-        if self.regex is not None and (found := self.regex.search(text)) is None:
-            return None
-        if self.unless is not None and self.unless.search(text):
-            return None
-        if found is None or not self._groups:
-            return {}
-        return {name: said.decode() for name, number in self._groups if (said := found[number])}
 
 
 NOT_CALIBRATED = CalibrationDocument.model_construct(unproven={}, rules={}, second_stage={}, weights={})
@@ -368,29 +356,24 @@ class RuleBook:
         return tuple(rule for rule in self.rules if not (rule.role == "dismiss" and rule.reach == 0))
 
     @cached_property
-    def _dismissing(self) -> tuple[bytes, ...]:
+    def dismissing(self) -> frozenset[str]:
         """What a line need only hold to be nobody's evidence, as a logged prompt is: it need not be taken apart."""
         plain = [r for r in self.rules if r.role == "dismiss" and r.reach == 0 and r.any_level]
-        texts = [text for r in plain if r.regex is None and r.unless is None for text in r.literals]
-        return tuple(text.encode() for text in texts)
-
-    def dismisses(self, line: bytes) -> bool:
-        """Return whether a line, with its wrappings, is certain to be dismissed, and no line before it."""
-        return any(text in line for text in self._dismissing)
+        return frozenset(text for r in plain if r.regex is None and r.unless is None for text in r.literals)
 
     @cached_property
-    def _literals(self) -> tuple[BytesAhoCorasick, list[tuple[int, ...]]]:
-        """All literals as one automaton, and for each the places in `rules` of those that ask for it."""
-        holders: dict[bytes, list[int]] = defaultdict(list)
+    def holders(self) -> Mapping[str, tuple[int, ...]]:
+        """The places in `rules` of those that ask for a literal."""
+        found: dict[str, list[int]] = defaultdict(list)
         for place, rule in enumerate(self.rules):
             for literal in rule.literals:
-                holders[literal.encode()].append(place)
-        automaton = BytesAhoCorasick(list(holders), implementation=Implementation.ContiguousNFA)
-        return automaton, list(map(tuple, holders.values()))
+                found[literal].append(place)
+        return {literal: tuple(places) for literal, places in found.items()}
 
-    def may_meet(self, line: bytes) -> bool:
-        """Return whether a line, with its wrappings, holds a literal of any rule."""
-        return bool(self._literals[0].find_matches_as_indexes(line))
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """Every literal of a rule or of the clues."""
+        return frozenset(self.clue_literals).union(self.holders)
 
     def forms_of(self, text: str) -> frozenset[str]:
         """Return the clues whose pattern a line without its level meets."""
@@ -398,19 +381,26 @@ class RuleBook:
         return frozenset(clue.id for clue in self.clues if clue.regex is not None and clue.regex.search(data))
 
     def met_by(self, body: str, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
-        """Return the rules a line meets, in their order, each with the named groups of its pattern.
+        """Return the rules that a line meets; `body` is the line with its level, `text` without."""
+        held = {place for literal, places in self.holders.items() if literal in body for place in places}
+        return self.confirmed(held, body.encode(), text)
 
-        `body` is the line with its level, `text` without.
-        """
-        automaton, holders = self._literals
-        whole, bare = (part.encode() for part in (body, text))
-        found = automaton.find_matches_as_indexes(whole, overlapping=True)
-        met = []
-        for place in sorted({place for literal, _, _ in found for place in holders[literal]}):
-            rule = self.rules[place]
-            if (groups := rule.confirm(bare if rule.bare else whole)) is not None:
-                met.append((rule, groups))
+    def confirmed(self, places: Iterable[int], body: bytes, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
+        """Return those of some rules that a line with a literal of each meets, in their order, with named groups."""
+        bare = text.encode()
+        met: list[tuple[Rule, Mapping[str, str]]] = []
+        for place in sorted(places):
+            rule, regex, unless, named, of_text = self._checks[place]
+            said = bare if of_text else body
+            found = regex and regex.search(said)
+            if (regex and found is None) or (unless and unless.search(said)):
+                continue
+            met.append((rule, {name: part.decode() for name, number in named if (part := found[number])}))
         return met
+
+    @cached_property
+    def _checks(self) -> list[tuple[Rule, Any, Any, tuple[tuple[str, int], ...], bool]]:
+        return [(rule, rule.regex, rule.unless, rule.groups, rule.bare) for rule in self.rules]
 
 
 def rule_book(folder: pathlib.Path | None = None) -> RuleBook:

@@ -12,12 +12,11 @@ Signs that a run makes progress are frequent, so they are looked for only while 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
@@ -26,16 +25,20 @@ from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, rank_of_file, unwrap
 from vdbg_env.evidence.triage_rules import Rule, RuleBook, compile_pattern
 
-BLOCK = 128 << 10  # a block ends with the first line that ends after so many bytes
+BLOCK = 512 << 10  # a block ends with the first line that ends after so many bytes
 MAX_BLOCK = 1 << 20  # or here, where no line does
 AHEAD = 4 << 10  # bytes of the next block that may hold the rest of a wrapped line
 STEADY = 4 << 20  # bytes of a log from which on a faster automaton earns its making (20 ms, 7 MB)
 MAX_JOINED = 12
 _LINES_AROUND = 48  # lines before one that show whether its log is wrapped
-HELD = 16  # blocks of the log in which the earlier lines of a process are looked for
+_WIDEST = 320  # a wrapped line
+_CONTEXT = (_LINES_AROUND + 2) * (_WIDEST + 1)
+HELD = 4  # blocks of the log in which the earlier lines of a process are looked for
 _HEAD = 1 << 10  # bytes of a line that say who wrote it
 _WRITERS = 1 << 14  # lines whose writers are remembered, because a hostile log has the same ones looked at again
 
+_CRLF = re.compile(rb"\r\n")  # bytes.replace takes three times as long where few lines end so
+_SURE_STARTS = b"([{|"  # a line that begins with one of these is not the rest of another
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
     rb"=====|Traceback|File \"|"
@@ -44,10 +47,16 @@ _STARTS_A_LINE = re.compile(
 
 
 class Candidate(NamedTuple):
-    """A line that holds a literal: the 1-based number of its first physical line, and its bytes without breaks."""
+    """A line that holds a literal: the 1-based number of its first physical line, and its bytes without breaks.
+
+    `found` are all literals in these bytes, by their numbers, each with the places where it begins and ends; the line
+    begins at `origin`.
+    """
 
     number: int
     data: bytes
+    found: Sequence[tuple[int, int, int]] = ()
+    origin: int = 0
 
 
 class LineScanner:
@@ -59,20 +68,20 @@ class LineScanner:
     """
 
     def __init__(self, literals: Iterable[str], frequent: Iterable[str]) -> None:
-        often, watched = frozenset(frequent), frozenset(literals)
-        self._texts = sorted(often | watched)
-        self._frequent = [text in often for text in self._texts]
-        self.alert = True
+        self._frequent, watched = frozenset(frequent), frozenset(literals)
+        self.texts = tuple(sorted(self._frequent | watched))
+        self._alert = True
         self.hold = False
-        self._automaton = _automaton(tuple(self._texts), fast=False)
+        self._automaton = _automaton(self.texts, fast=False)
         self._buffer = bytearray()
-        self._context: list[bytes] = []  # the last lines before the buffer
+        self._context = b""  # the end of what is before the buffer
+        self.last_line = b""  # the beginning of the last line that is not empty, of those scanned
         self._line = 1  # number of the first line in the buffer
         self._tail = False  # the last block ended within a line
         self._scanned = 0
-        self._sets: dict[frozenset[str], list[bool]] = {}
-        self._lines: list[bytes] = []  # of the block, from line `_first` of the log on
-        self._first = self._here = 1  # the line that was yielded last
+        self._sets: dict[tuple[frozenset[str], bool], list[bool]] = {}
+        self._block = b""  # what is scanned, and where the line in it begins that was yielded last
+        self._begin = 0
         # Blocks before this one, each with its first line, and where it ends.
         self._past: deque[tuple[int, bytes, int]] = deque(maxlen=HELD)
         self._writer_of = lru_cache(_WRITERS)(lambda line: unwrap(decode(line)).writer)
@@ -84,15 +93,23 @@ class LineScanner:
         return self._line - (not self._tail)
 
     @property
-    def last_line(self) -> bytes:
-        """The last line that is not empty, of those scanned last; empty where all of them are."""
-        return next((line for line in reversed(self._context) if line.strip()), b"")
+    def alert(self) -> bool:
+        """Whether frequent literals are looked for too."""
+        return self._alert
+
+    @alert.setter
+    def alert(self, wanted: bool) -> None:
+        if wanted is not self._alert:
+            self._alert = wanted
+            self.watch(self._watched)
 
     def watch(self, literals: frozenset[str]) -> None:
         """Change what is looked for."""
-        if literals not in self._sets:  # what is looked for changes back and forth between a few sets
-            self._sets[literals] = [text in literals for text in self._texts]
-        self._watched = self._sets[literals]
+        self._watched = literals
+        if (literals, self._alert) not in self._sets:  # what is looked for changes back and forth between a few sets
+            often = self._frequent if self._alert else frozenset()
+            self._sets[literals, self._alert] = [text in literals or text in often for text in self.texts]
+        self._looked_for = self._sets[literals, self._alert]
 
     def before(self, writer: str | None, mark: bytes, count: int) -> int:
         """Return the line from which on a process wrote so many lines, up to the one before the candidate yielded last.
@@ -100,14 +117,9 @@ class LineScanner:
         `mark` is in all lines of the process, perhaps in others too. Where that is long ago, it is the first line that
         is still held.
         """
+        count += self._begin < 0  # a wrapped line that began in the block before is met there itself
         first = self._line
-        for place in range(self._here - 1, first - 1, -1):
-            line = self._lines[place - self._first]
-            count -= mark in line and self._writer_of(line[:_HEAD]) == writer
-            if not count:
-                return place
-        count += self._here < first  # a wrapped line that began in the block before is met there itself
-        for first, text, end in reversed(self._past):
+        for first, text, end in ((self._line, self._block, max(0, self._begin)), *reversed(self._past)):
             at = end
             while (at := text.rfind(mark, 0, at)) >= 0:
                 at = text.rfind(b"\n", 0, at) + 1
@@ -138,49 +150,88 @@ class LineScanner:
     def _scan(self, end: int) -> Iterator[Candidate]:
         self._scanned += end
         if self._scanned >= STEADY > self._scanned - end:
-            self._automaton = _automaton(tuple(self._texts), fast=True)
+            self._automaton = _automaton(self.texts, fast=True)
         with memoryview(self._buffer) as buffer:
-            text = bytes(buffer[: end + AHEAD])
+            own, ahead = (_CRLF.sub(b"\n", part) for part in (bytes(buffer[:end]), bytes(buffer[end : end + AHEAD])))
         del self._buffer[:end]
-        *lines, rest = text.split(b"\n")
-        if b"\r" in text:
-            lines = [line[:-1] if line.endswith(b"\r") else line for line in lines]
-        ended = len(lines) - text.count(b"\n", end)
-        whole = text.endswith(b"\n", 0, end)
-        own = len(self._context) + ended + (not whole)  # lines before this one are of this block
-        lines = [*self._context, *lines, rest]
-        first = len(self._context)
-        self._lines, self._first = lines, self._line - first
-        yield from self._candidates(lines, first, own)
-        self._lines = []  # their memory is taken again for the next block
+        end, whole = len(own), own.endswith(b"\n")
+        joined = own.replace(b"\n", b"")
+        ended = end - len(joined)
+        left = b"" if whole else ahead.partition(b"\n")[0]  # of the line that the block ends in
+        self._block = own + ahead
+        yield from self._candidates(joined + ahead.replace(b"\n", b""), len(joined) + len(left))
         if self.hold:
-            self._past.append((self._line, text, end))
+            self._past.append((self._line, self._block, end))
         else:
             self._past.clear()
         self._line, self._tail = self._line + ended, not whole
-        self._context = [line[:AHEAD] for line in lines[:own][-_LINES_AROUND:]]
+        self._context = (self._context + own)[-_CONTEXT:]
+        if not whole:
+            self._context += left + b"\n"
+        if said := own.rstrip():
+            begin = said.rfind(b"\n") + 1
+            self.last_line = said[begin : begin + AHEAD]
 
-    def _candidates(self, lines: list[bytes], first: int, limit: int) -> Iterator[Candidate]:
-        joined = b"".join(lines)
-        widths = list(map(len, lines))
-        starts = list(accumulate(widths, initial=0))
-        offset = taken = starts[first]  # lines up to `taken` have been yielded
-        for literal, begun, ended in self._automaton.find_matches_as_indexes(
-            memoryview(joined)[offset:], overlapping=True
-        ):
-            place = begun + offset
-            if place < taken or not (self._watched[literal] or (self.alert and self._frequent[literal])):
+    def _candidates(self, joined: bytes, limit: int) -> Iterator[Candidate]:
+        """Yield the candidates that begin before `limit` in the block without its line breaks."""
+        before = len(self._context)
+        text = self._context + self._block
+        # Up to `taken` of what is joined, which is `at` of the text in line `number`, all has been yielded.
+        taken, at, number = 0, before, self._line
+        matches = self._automaton.find_matches_as_indexes(joined, overlapping=True)
+        for index, (literal, place, ended) in enumerate(matches):
+            if place < taken or place >= limit or not self._looked_for[literal]:
                 continue
-            begin, end = bisect_right(starts, place) - 1, bisect_right(starts, ended + offset - 1) - 1
-            if begin >= limit:
-                continue
-            begin, end = _unfold(lines, widths, begin, end)
-            data = b"".join(lines[begin : end + 1])
-            if (behind := place - starts[begin]) > MAX_LINE - AHEAD:
-                data = data[:AHEAD] + data[behind - AHEAD // 2 :]
-            taken = starts[end + 1]
-            self._here = self._line - first + begin
-            yield Candidate(number=self._here, data=data)
+            found = _passed(text, at, place - taken)
+            begin = text.rfind(b"\n", 0, found) + 1
+            number += found - at - (place - taken)
+            end = _line_end(text, found if ended - place <= 1 else _passed(text, found, ended - 1 - place))
+            if text[begin] not in _SURE_STARTS or (end < len(text) and text[end + 1 : end + 2] not in _SURE_STARTS):
+                begin, end = _unfold(text, begin, end)
+            data = text[begin:end]
+            after = breaks = 0
+            if b"\n" in data:
+                after, breaks = _breaks(text, found, end), _breaks(data, 0, len(data))
+                data = data.replace(b"\n", b"")
+            first = place - (found - begin) + breaks - after
+            taken = first + len(data)
+            if place - first > MAX_LINE - AHEAD:
+                data = data[:AHEAD] + data[place - first - AHEAD // 2 :]
+                inside, origin = self.literals_in(data), 0
+            elif begin < before:
+                inside, origin = self.literals_in(data), 0
+            else:
+                inside, origin = _inside(matches, index, first, taken), first
+            at, number = end, number + after
+            self._begin = begin - before
+            yield Candidate(number - breaks, data, inside, origin)
+
+    def literals_in(self, data: bytes) -> Sequence[tuple[int, int, int]]:
+        """Return the literals in a line, by their numbers, each with the places where it begins and ends."""
+        return self._automaton.find_matches_as_indexes(data, overlapping=True)
+
+
+def _inside(matches: Sequence[tuple[int, int, int]], index: int, first: int, last: int) -> list[tuple[int, int, int]]:
+    """Return the matches between two places, of which one is known, in the order of their ends."""
+    low, high = index, index + 1
+    while low and matches[low - 1][2] > first:
+        low -= 1
+    while high < len(matches) and matches[high][2] <= last:
+        high += 1
+    return [one for one in matches[low:high] if one[1] >= first]
+
+
+def _passed(text: bytes, at: int, count: int) -> int:
+    """Return the place in a text that so many characters other than line breaks are before, from a place on."""
+    begin, end = at, at + count
+    while breaks := _breaks(text, begin, end + 1):
+        begin, end = end + 1, end + breaks
+    return end
+
+
+def _breaks(text: bytes, begin: int, end: int) -> int:
+    """Return how many line breaks are between two places; bytes.count takes twice as long."""
+    return end - begin - len(text[begin:end].replace(b"\n", b""))
 
 
 @lru_cache(2)  # all logs of a run are searched by one
@@ -189,36 +240,55 @@ def _automaton(texts: tuple[str, ...], *, fast: bool) -> BytesAhoCorasick:
     return BytesAhoCorasick([text.encode() for text in texts], implementation=kind)
 
 
-def _unfold(lines: list[bytes], widths: list[int], begin: int, end: int) -> tuple[int, int]:
-    """Widen a range of lines to the whole of a line that was wrapped at a fixed width."""
-    width = _wrap_width(widths, end)
-    if width is None:
+def _unfold(text: bytes, begin: int, end: int) -> tuple[int, int]:
+    """Widen some lines of a text to the whole of a line that was wrapped at a fixed width."""
+    before = text.rfind(b"\n", 0, begin - 1) + 1 if begin else 0
+    own = text.rfind(b"\n", 0, end) + 1
+    width = max(begin - 1 - before, end - own)  # that of the log, if it is wrapped here
+    if not _is_wrapped(text, own, end, width):
         return begin, end
     for _ in range(MAX_JOINED):
-        if begin == 0 or len(lines[begin - 1]) != width or _STARTS_A_LINE.match(lines[begin]):
+        if begin == 0:
             break
-        begin -= 1
+        before = text.rfind(b"\n", 0, begin - 1) + 1
+        if begin - 1 - before != width or _STARTS_A_LINE.match(text, begin, _line_end(text, begin)):
+            break
+        begin = before
     for _ in range(MAX_JOINED):
-        if end + 1 >= len(lines) or len(lines[end]) != width or _STARTS_A_LINE.match(lines[end + 1]):
+        if end == len(text) or end - own != width:
             break
-        end += 1
+        own, after = end + 1, _line_end(text, end + 1)
+        if _STARTS_A_LINE.match(text, own, after):
+            break
+        end = after
     return begin, end
 
 
-def _wrap_width(widths: list[int], end: int) -> int | None:
-    """The width a log is wrapped at, seen from the lines around; None when no line is cut."""
-    around = widths[max(0, end - _LINES_AROUND) : end + 1]
-    widest = max(around)
-    if not 60 <= widest <= 320:
-        return None
-    at_widest = around.count(widest)
-    return widest if at_widest >= 3 and at_widest * 8 >= len(around) else None
+def _line_end(text: bytes, at: int) -> int:
+    end = text.find(b"\n", at)
+    return len(text) if end < 0 else end
+
+
+def _is_wrapped(text: bytes, begin: int, end: int, width: int) -> bool:
+    """Return whether a log is cut at a width, as seen from the lines before the one given: none is longer."""
+    if not 60 <= width <= _WIDEST:
+        return False
+    lines = at_width = 0
+    while end - begin <= width:
+        at_width += end - begin == width
+        lines += 1
+        if not begin or lines > _LINES_AROUND:
+            return at_width >= 3 and at_width * 8 >= lines
+        end = begin - 1
+        begin = text.rfind(b"\n", 0, end) + 1
+    return False
 
 
 # What the lines found show, kept in memory that does not grow with the log.
 
 
 MAX_TEXT = 600
+_SOURCE = 400  # bytes of a line of source with its wrappings, at most
 _LEAD = 60  # characters before the words that a rule was met by, in the excerpt of a longer line
 MAX_PER_RULE = 64
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
@@ -253,7 +323,7 @@ _COUNTED = {*_EVIDENCE, "cascade", "victim"}
 _HEALTH = {"progress", "well"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)  # made for each line that a rule knows; a frozen one takes three times as long
 class Sighting:
     """A line that meets a rule.
 
@@ -336,9 +406,12 @@ class LogClassifier:
     book: RuleBook
     file: str
     _scanner: LineScanner = field(init=False)
+    # Of each literal, the places of its rules in the book; None where a line with it is no evidence.
+    _places: list[tuple[int, ...] | None] = field(init=False)
     _rank: int | None = field(init=False)
     _said: set[int] = field(default_factory=set)  # the ranks that its lines begin with
-    _kept: list[Sighting] = field(default_factory=list)
+    _kept: dict[int, Sighting] = field(default_factory=dict)  # by their identity, in order
+    _survivable: dict[int, Sighting] = field(default_factory=dict)  # those of them that a later line may drop
     _cascades: list[Sighting] = field(default_factory=list)
     _dead: set[str | None] = field(default_factory=set)  # pods and containers in which a process died
     _passing: set[str | None] = field(default_factory=set)  # those of which something kept may yet be survived
@@ -361,7 +434,11 @@ class LogClassifier:
 
     def __post_init__(self) -> None:
         frequent = [literal for rule in self.book.scanned if rule.role in _HEALTH for literal in rule.literals]
-        self._scanner = LineScanner(self._wanted(), frequent)
+        self._scanner = LineScanner(self.book.texts, frequent)
+        self._scanner.watch(self._wanted())
+        self._places = [
+            None if text in self.book.dismissing else self.book.holders.get(text, ()) for text in self._scanner.texts
+        ]
         self._rank = rank_of_file(self.file)
 
     def feed(self, chunk: bytes) -> None:
@@ -375,13 +452,13 @@ class LogClassifier:
             self._read(candidate)
         if len(self._said) == 1 and self._rank is not None:  # what all lines say is truer than the name of the file
             named, self._rank = self._rank, next(iter(self._said))
-            for sightings in (self._kept, self._cascades, self._victims):
-                sightings[:] = [replace(s, rank=self._rank) if s.rank == named else s for s in sightings]
+            for sighting in (*self._kept.values(), *self._cascades, *self._victims):
+                sighting.rank = self._rank if sighting.rank == named else sighting.rank
         stalled = [s for s in self._stalls.values() if s.count >= s.rule.repeats]
         return LogEvidence(
             file=self.file,
             lines=self._scanner.lines,
-            sightings=tuple(sorted([*self._kept, *stalled], key=lambda s: s.line)),
+            sightings=tuple(sorted([*self._kept.values(), *stalled], key=lambda s: s.line)),
             cascades=tuple(self._deaths()),
             victims=tuple(self._victims),
             clues=(*self._first_clues, *self._last_clues),
@@ -404,12 +481,19 @@ class LogClassifier:
         return self._sets[self._settled, often]
 
     def _read(self, candidate: Candidate) -> None:
-        if self.book.dismisses(candidate.data):
+        known = [self._places[literal] for literal, _, _ in candidate.found]
+        if None in known or _is_source(candidate.data):
             return
         met: list[tuple[Rule, Mapping[str, str]]] = []
-        if self._settled or self.book.may_meet(candidate.data):  # without clues every candidate may meet a rule
+        if any(known):
             line = unwrap(decode(candidate.data))
-            met = self.book.met_by(line.body, line.text)
+            body = line.body.encode()
+            if candidate.data.endswith(body):
+                found, begin = candidate.found, candidate.origin + len(candidate.data) - len(body)
+            else:  # it was coloured, or in JSON
+                found, begin = self._scanner.literals_in(body), 0
+            places = {place for literal, at, _ in found if at >= begin for place in self._places[literal] or ()}
+            met = self.book.confirmed(places, body, line.text)
             if line.level in {"INFO", "DEBUG"}:
                 met = [(rule, groups) for rule, groups in met if rule.any_level]
             if met and CODE.match(line.text):
@@ -418,17 +502,18 @@ class LogClassifier:
             self._keep_clue(candidate)
         if not met:
             return
-        dismissals = [rule for rule, _ in met if rule.role == "dismiss"]
-        if dismissals:
-            self._dismiss(max(rule.reach for rule in dismissals), candidate, line)
+        if dismissals := [rule.reach for rule, _ in met if rule.role == "dismiss"]:
+            self._dismiss(max(dismissals), candidate, line)
             return
-        counted = [rule.id for rule, _ in met if rule.role in _COUNTED]
-        for name in counted:
-            self._counts[name] += 1
-        for rule, groups in _strongest(met):
+        enough = False
+        for rule, _ in met:
+            if rule.role in _COUNTED:
+                self._counts[rule.id] += 1
+                enough = enough or self._counts[rule.id] == MAX_PER_RULE
+        for rule, groups in met if len(met) == 1 else _strongest(met):
             if rule.role not in _COUNTED or self._counts[rule.id] <= MAX_PER_RULE:
                 self._note(rule, groups, candidate, line)
-        if any(self._counts[name] == MAX_PER_RULE for name in counted):
+        if enough:
             self._scanner.watch(self._wanted())
         self._look_for_health()
 
@@ -436,7 +521,7 @@ class LogClassifier:
         passing = any(not _concerns(self._dead, label) for label in self._passing)
         self._scanner.alert = not self._work or passing or (bool(self._stalls) and not self._dead)
         self._scanner.hold = bool(self._kept or self._ignored)  # what a later line of its process may belong to
-        settled = any(not s.weak and s.rule.precision >= TELLING for s in self._kept)
+        settled = any(not s.weak and s.rule.precision >= TELLING for s in self._kept.values())
         if settled is not self._settled:
             self._settled = settled
             self._scanner.watch(self._wanted())
@@ -462,14 +547,15 @@ class LogClassifier:
             case "cascade":
                 death = self._sighting(rule, groups, candidate, line)
                 if len(self._cascades) < FIRST_DEATHS:
-                    first = next((s.line for s in self._kept if s.writer == line.writer), candidate.number)
+                    first = next((s.line for s in self._kept.values() if s.writer == line.writer), candidate.number)
                     death = replace(death, since=self._since(TRACEBACK, first, candidate, line))
                 self._cascades.append(death)
-                self._dead = {s.label for s in self._deaths()}
+                if line.label not in self._dead or self._counts[rule.id] == 1:  # a rule may need another one
+                    self._dead = {s.label for s in self._deaths()}
             case "victim":
                 self._victims.append(self._sighting(rule, groups, candidate, line))
             case "shutdown":
-                broken = (s for s in self._kept if not s.weak and s.rule.role != "exception")
+                broken = (s for s in self._kept.values() if not s.weak and s.rule.role != "exception")
                 if not any(_concerns({s.label}, line.label) for s in broken) and not _concerns(self._dead, line.label):
                     self._exiting.add(line.label)
             case "begin":
@@ -477,12 +563,12 @@ class LogClassifier:
             case "ready":
                 self._work = self._work or (candidate.number, _excerpt(line.text, rule))
                 if not self._unchanged:
-                    self._forget(line.label, lambda s: s.cleared)
+                    self._forget(line.label, attrgetter("cleared"))
                 self._unchanged = True
             case "progress" | "well":
                 self._work = self._work or (candidate.number, _excerpt(line.text, rule))
                 if not _concerns(self._dead, line.label) and (self._passing or self._stalls or self._first_clues):
-                    self._forget(line.label, (lambda s: s.passing) if rule.role == "progress" else _of_another)
+                    self._forget(line.label, attrgetter("passing") if rule.role == "progress" else _of_another)
             case "detail":
                 self._detail(self._sighting(rule, groups, candidate, line), candidate, line)
             case "setting" if "names" in groups and len(self._settings) < MAX_SETTINGS:
@@ -541,13 +627,15 @@ class LogClassifier:
             return
         if last := self._last.get(sighting.writer):
             if _is_wrapper(last) and self._is_within(1, last.line, candidate, line):
-                self._kept = [s for s in self._kept if s is not last]
+                self._drop([last])
                 if sighting.rule.role == "exception":
                     sighting = replace(last, line=sighting.line, text=sighting.text)
             elif _is_header(last, sighting) and self._is_within(2, last.line, candidate, line):
-                self._kept = [s for s in self._kept if s is not last]
-        self._kept.append(sighting)
+                self._drop([last])
+        self._kept[id(sighting)] = sighting
         self._last[sighting.writer] = sighting
+        if sighting.passing or sighting.cleared or _of_another(sighting):
+            self._survivable[id(sighting)] = sighting
         if sighting.passing:
             self._passing.add(sighting.label)
         self._unchanged = False
@@ -563,14 +651,11 @@ class LogClassifier:
         self._first_clues.clear()
         self._last_clues.clear()
         self._unchanged = False
-        gone: list[Sighting] = []
-        left: list[Sighting] = []
-        for sighting in self._kept:
-            (gone if passed(sighting) and _concerns({label}, sighting.label) else left).append(sighting)
+        gone = [s for s in self._survivable.values() if passed(s) and _concerns({label}, s.label)]
         if not gone:
             return
         self._survived += len(gone)
-        self._retain(left)
+        self._drop(gone)
         saturated = [s.rule.id for s in gone if self._counts[s.rule.id] >= MAX_PER_RULE]
         for sighting in gone:
             self._counts[sighting.rule.id] = 0
@@ -582,24 +667,29 @@ class LogClassifier:
         if last is None:
             return
         first = self._since(reach, last.line, candidate, line) if reach else candidate.number
-        self._retain([s for s in self._kept if s.line < first or s.writer != line.writer])
+        self._drop([s for s in self._kept.values() if s.line >= first and s.writer == line.writer])
 
-    def _retain(self, left: list[Sighting]) -> None:
-        self._kept = left
-        self._passing = {s.label for s in left if s.passing}
-        self._last = {s.writer: s for s in left}
-        self._closed.intersection_update(s.line for s in left)
+    def _drop(self, gone: Sequence[Sighting]) -> None:
+        for sighting in gone:
+            del self._kept[id(sighting)]
+            self._survivable.pop(id(sighting), None)
+        self._passing = {s.label for s in self._survivable.values() if s.passing}
+        for writer in {s.writer for s in gone}:
+            if last := next((s for s in reversed(self._kept.values()) if s.writer == writer), None):
+                self._last[writer] = last
+            else:
+                self._last.pop(writer, None)
+        self._closed.difference_update(s.line for s in gone)
 
     def _detail(self, sighting: Sighting, candidate: Candidate, line: LogLine) -> None:
-        for index in range(len(self._kept) - 1, -1, -1):
-            root = self._kept[index]
+        for root in reversed(self._kept.values()):
             if root.writer != sighting.writer or root.rule.how_known is HowKnown.LOG:
                 continue
             named = root.kernel is not None or sighting.kernel is None
             if named or root.line in self._closed:
                 return
             if self._is_within(DETAIL_LINES, root.line, candidate, line):
-                self._kept[index] = replace(root, kernel=sighting.kernel, kernel_text=sighting.text)
+                root.kernel, root.kernel_text = sighting.kernel, sighting.text
             else:
                 self._closed.add(root.line)
             return
@@ -636,6 +726,18 @@ def is_weak(line: LogLine) -> bool:
     return line.level == "WARNING" or _WEAK.search(line.text.encode()) is not None
 
 
+def _is_source(line: bytes) -> bool:
+    """Return whether a line, with its wrappings, is one of a traceback that is no evidence.
+
+    A whole traceback in one line, as loggers write in JSON, has breaks that are escaped.
+    """
+    return (
+        (b"  raise " in line or b"frame #0: c10::Error::Error(" in line or b"Exception raised from " in line)
+        and len(line) <= _SOURCE
+        and b"\\" not in line
+    )
+
+
 def _is_wrapper(sighting: Sighting) -> bool:
     return sighting.rule.role == "root" and sighting.text.endswith("raised:")
 
@@ -650,9 +752,6 @@ def _strongest(met: Sequence[tuple[Rule, Mapping[str, str]]]) -> Iterator[tuple[
     """Yield the rules that count for a line: it is not the root of a failure that it passes on, a known failure is not
     an ordinary exception as well.
     """
-    if len(met) == 1:
-        yield from met
-        return
     passed_on = {rule.failure for rule, _ in met if rule.role == "messenger"}
     named = any(rule.role in {"root", "messenger", "stall", "victim"} for rule, _ in met)
     named = named or any(rule.role == "cascade" and rule.failure for rule, _ in met)
