@@ -35,6 +35,8 @@ _WIDEST = 320  # a wrapped line
 _CONTEXT = (_LINES_AROUND + 2) * (_WIDEST + 1)
 HELD = 4  # blocks of the log in which the earlier lines of a process are looked for
 _HEAD = 1 << 10  # bytes of a line that say who wrote it
+_TIMED = 200  # lines before one without a time that are looked at for one
+_MAY_HAVE_A_TIME = re.compile(rb"\d\d:\d\d:\d\d").search
 _WRITERS = 1 << 14  # lines whose writers are remembered, because a hostile log has the same ones looked at again
 
 _CRLF = re.compile(rb"\r\n")  # bytes.replace takes three times as long where few lines end so
@@ -127,6 +129,24 @@ class LineScanner:
                 if not count:
                     return first + text.count(b"\n", 0, at)
         return first
+
+    def stamp_before(self, writer: str | None) -> str | None:
+        """Return the time of the last line of a process that has one, of the few before the candidate yielded last.
+
+        The lines of all processes count where it has no label.
+        """
+        text = self._context + self._block[: max(0, self._begin)]
+        end = len(text) - 1
+        for _ in range(_TIMED):
+            if end < 0:
+                break
+            begin = text.rfind(b"\n", 0, end) + 1
+            if _MAY_HAVE_A_TIME(text, begin, min(end, begin + _HEAD)):
+                line = unwrap(decode(text[begin : min(end, begin + _HEAD)]))
+                if (line.container or line.stamp) and writer in {None, line.writer}:
+                    return line.container or line.stamp
+            end = begin - 1
+        return None
 
     def feed(self, chunk: bytes) -> Iterator[Candidate]:
         """Take the next bytes and yield the candidates among the blocks that are complete."""
@@ -291,6 +311,7 @@ MAX_TEXT = 600
 _SOURCE = 400  # bytes of a line of source with its wrappings, at most
 _LEAD = 60  # characters before the words that a rule was met by, in the excerpt of a longer line
 MAX_PER_RULE = 64
+MAX_LOOKS = 32  # for the time of a line that has none, in one log
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 FIRST_CLUES, LAST_CLUES = 64, 192
 DETAIL_LINES = 15
@@ -332,6 +353,7 @@ class Sighting:
 
     `process` wrote the line, `writer` is the same for all lines of a process, `label` is that of a pod or container,
     `died` is the process whose death it reports, `since` the line from which on its writer may have said why.
+    Where it has no `stamp`, `not_before` is that of the line before it that has one.
     `kernel_text` is the line that names `kernel`, which may be a later one. `fix` is its rule's, with the names that
     the line has.
     """
@@ -347,6 +369,7 @@ class Sighting:
     since: int | None = None
     rank: int | None = None
     stamp: str | None = None
+    not_before: str | None = None
     kernel: str | None = None
     kernel_text: str | None = None
     fix: str | None = None
@@ -425,6 +448,8 @@ class LogClassifier:
     _first_clues: list[Candidate] = field(default_factory=list)
     _last_clues: deque[Candidate] = field(default_factory=lambda: deque(maxlen=LAST_CLUES))
     _closed: set[int] = field(default_factory=set)  # lines of roots that every later detail is too far from
+    _placed: dict[str, str | None] = field(default_factory=dict)  # `not_before`, by class
+    _looks: int = MAX_LOOKS
     _survived: int = 0
     _ignored: dict[str | None, int] = field(default_factory=dict)
     _exiting: set[str | None] = field(default_factory=set)  # pods and containers that shut down in order
@@ -632,6 +657,11 @@ class LogClassifier:
                     sighting = replace(last, line=sighting.line, text=sighting.text)
             elif _is_header(last, sighting) and self._is_within(2, last.line, candidate, line):
                 self._drop([last])
+        if not sighting.stamp:
+            if sighting.failure not in self._placed and self._looks:  # a later one of its class is not before it
+                self._looks -= 1
+                self._placed[sighting.failure] = self._scanner.stamp_before(sighting.writer)
+            sighting.not_before = self._placed.get(sighting.failure)
         self._kept[id(sighting)] = sighting
         self._last[sighting.writer] = sighting
         if sighting.passing or sighting.cleared or _of_another(sighting):
@@ -680,6 +710,8 @@ class LogClassifier:
             else:
                 self._last.pop(writer, None)
         self._closed.difference_update(s.line for s in gone)
+        for failure in {s.failure for s in gone}:
+            self._placed.pop(failure, None)
 
     def _detail(self, sighting: Sighting, candidate: Candidate, line: LogLine) -> None:
         for root in reversed(self._kept.values()):

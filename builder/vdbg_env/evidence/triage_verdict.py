@@ -48,6 +48,7 @@ SHOWN = 0.5  # less is a guess
 
 _SEVERAL = 0.1  # less sure of the verdict where several processes each show a failure
 Times = Mapping[tuple[str, int], float]  # by the file and number of a line
+Places = frozenset[tuple[str, int]]  # lines whose time is only that of a line before
 
 # Fitted on published logs, see docs/lab/triage-score.md: how often such an answer was right.
 _WELL = 0.96
@@ -134,7 +135,7 @@ class Triage:
 def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     """Weigh the evidence of all logs of one run; never raises, whatever the logs contain."""
     classes = book.classes
-    seen, times = _in_order(logs)
+    seen, times, placed = _in_order(logs)
     late = [s for s in seen if s.exiting and _is_late(s, classes)]
     seen = [s for s in seen if s not in late]
     thrown = [s for s in seen if s.rule.role == "exception" and not s.weak]
@@ -146,7 +147,7 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
         return _only_warned(suspects, logs, classes)
     first = _deepest(suspects, classes) if suspects else None
     if first and first.failure == OF_A_PEER and (own := _own_exceptions(thrown, suspects, logs)):
-        if cause := next((s for s in own if not _is_after(s, first, times, _LATER)), None):
+        if cause := next((s for s in own if not _is_after(s, first, times, placed)), None):
             return _by_own_exception(cause, own, suspects, seen, logs, book)
     else:
         own = []
@@ -156,7 +157,7 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
         return _without_suspect(logs, late, book)
     same = [s for s in suspects if s.failure == first.failure and s.rule.hardware == first.rule.hardware]
     ranks = list(dict.fromkeys(s.rank for s in same if s.rank is not None))
-    timed = times is not None
+    timed = times is not None and not any((s.file, s.line) in placed for s in same)
     rivals = _originals(same)
     if timed and len(logs) > 1 and ranks:
         first_rank = next((s.rank for s in rivals if s.rank is not None), None)
@@ -165,7 +166,7 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     early: list[str] = []
     others = _others(suspects, classes[root.failure], classes)
     if times:
-        others, early = _possible(others, root, suspects, times)
+        others, early = _possible(others, root, suspects, times, placed)
     others = (*others, *(_exception_aside(s) for s in own[:1]))
     found = _verdict(root, same, others, seen, logs, book)
     own_fault = sorted({s.rank for s in same if s.rank is not None and s.rule.role == "root" and not s.weak})
@@ -250,30 +251,35 @@ def _several(ranks: Sequence[int], root: Sighting) -> str:
 
 
 def _possible(
-    others: Sequence[Alternative], root: Sighting, suspects: Sequence[Sighting], times: Times
+    others: Sequence[Alternative], root: Sighting, suspects: Sequence[Sighting], times: Times, placed: Places
 ) -> tuple[tuple[Alternative, ...], list[str]]:
     """Return the other classes, none an effect that came before its cause, and what is to be said of those."""
     notes: list[str] = []
     left: list[Alternative] = []
     for other in others:
         line = next((s for s in suspects if (s.file, s.line) == (other.file, other.line)), None)
-        if other.effect and line and line.file != root.file and _is_after(root, line, times, _SKEW):
-            seconds = round(times[root.file, root.line] - times[line.file, line.line])
-            notes.append(
-                f"{line.file}:{line.line} ({other.failure}) is {seconds} s earlier by its time: unless the clocks of "
-                "the hosts differ, it is no effect of the line above"
-            )
-            other = replace(other, effect=False)
+        if other.effect and line and line.file != root.file:
+            seconds = times[root.file, root.line] - times[line.file, line.line]
+            if seconds > _SKEW:
+                named = f"{line.file}:{line.line} ({other.failure})"
+                notes.append(
+                    f"{named} has no time, and the line before it that has one is {seconds:.0f} s earlier than the "
+                    "line above: it may be no effect of that"
+                    if (line.file, line.line) in placed
+                    else f"{named} is {seconds:.0f} s earlier by its time: unless the clocks of the hosts differ, it "
+                    "is no effect of the line above"
+                )
+                other = replace(other, effect=False)
         left.append(other)
     return tuple(left), notes
 
 
-def _is_after(one: Sighting, other: Sighting, times: Times | None, seconds: float) -> bool:
-    """Return whether times that compare show that one line came so much later than another."""
-    if times is None:
+def _is_after(one: Sighting, other: Sighting, times: Times | None, placed: Places) -> bool:
+    """Return whether times that compare show that one line is too late to explain another."""
+    if times is None or (other.file, other.line) in placed:
         return False
     at, before = times.get((one.file, one.line)), times.get((other.file, other.line))
-    return at is not None and before is not None and at - before > seconds
+    return at is not None and before is not None and at - before > _LATER
 
 
 def _silent(root: Sighting, logs: Sequence[LogEvidence]) -> Iterator[str]:
@@ -434,21 +440,23 @@ def _went_on(thrown: Sequence[Sighting], logs: Sequence[LogEvidence]) -> bool:
     )
 
 
-def _in_order(logs: Sequence[LogEvidence]) -> tuple[list[Sighting], Times | None]:
+def _in_order(logs: Sequence[LogEvidence]) -> tuple[list[Sighting], Times | None, Places]:
     """Return all sightings by time, and the times of their lines; log by log and None where their times do not compare.
 
     Stamps compare that are of one form, whether or not they have a fraction of a second, those with an offset from UTC
-    as UTC. A line without any is of the moment of the nearest one in its log that has one.
+    as UTC. A line without any is of the moment of the nearest one in its log that has one. Where none is near, it is
+    placed at the time of the last line before it that has one: it may be later.
     """
     seen = [s for log in logs for s in log.sightings]
     if len(logs) == 1:
-        return seen, {}
-    stamps = [_time_of(stamp) for log in logs for stamp in _stamps(log.sightings)]
-    known = [stamp for stamp in stamps if stamp]
+        return seen, {}, frozenset()
+    stamps = [stamp for log in logs for stamp in _stamps(log.sightings)]
+    known = [time for stamp, one in zip(stamps, seen, strict=True) if (time := _time_of(stamp or one.not_before or ""))]
     if len(known) < len(stamps) or len({form for form, _ in known}) != 1:
-        return seen, None
+        return seen, None, frozenset()
     times = {(s.file, s.line): seconds for s, (_, seconds) in zip(seen, known, strict=True)}
-    return sorted(seen, key=lambda s: times[s.file, s.line]), times
+    placed = frozenset((s.file, s.line) for stamp, s in zip(stamps, seen, strict=True) if not stamp)
+    return sorted(seen, key=lambda s: times[s.file, s.line]), times, placed
 
 
 def _time_of(stamp: str) -> tuple[tuple[bool, bool], float] | None:

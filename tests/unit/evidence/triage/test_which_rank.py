@@ -141,6 +141,33 @@ def test_what_came_long_before_its_cause_is_not_called_an_effect() -> None:
         assert any("20 s earlier by its time" in note for note in found.notes) is not effect
 
 
+@pytest.mark.parametrize(("last", "effect"), [("10:09:40", False), ("10:09:58", True), ("10:10:30", True)])
+def test_a_death_without_a_time_may_be_no_effect_where_its_process_was_last_heard_of_before(
+    last: str, effect: bool
+) -> None:
+    crash = f"(Worker_TP4 pid=104) INFO 11-24 {last} [x.py:1] step 9\nFatal Python error: Segmentation fault\n"
+    found = judged({"rank4.log": text(4, "", crash), "rank3.log": text(3, "10:10:00", FAULT)})
+    assert (found.failure.name, found.rank) == ("illegal-memory-access", 3)
+    assert [(a.failure, a.effect) for a in found.alternatives] == [("host-crash", effect)]
+    told = "rank4.log:22 (host-crash) has no time, and the line before it that has one is 20 s earlier"
+    assert any(note.startswith(told) for note in found.notes) is not effect
+
+
+def test_a_line_without_a_time_is_not_called_the_first_for_the_time_of_a_line_before_it() -> None:
+    bare = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    idle = text(5, "", "") + bare.encode()
+    for other in (text(11, "10:10:00", FAULT), text(11, "", "") + bare.encode()):
+        found = judged({"rank11.log": other, "rank5.log": idle})
+        assert "ranks 5, 11 show this failure, and their lines have no times that compare" in found.notes[0]
+
+
+def test_the_time_of_another_process_is_not_that_of_a_line_with_a_label() -> None:
+    fault = "(Worker_TP4 pid=104) Fatal Python error: Segmentation fault\n"
+    crash = text(4, "", "") + text(9, "", "") + fault.encode()
+    found = judged({"rank4.log": crash, "rank3.log": text(3, "10:10:00", FAULT)})
+    assert any("is 41 s earlier than the line above" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "first"),
     [
