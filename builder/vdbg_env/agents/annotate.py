@@ -78,7 +78,7 @@ def of_logs(logs: Sequence[str]) -> Iterator[Crash]:
         root = verdict.root_cause
         yield Crash(
             kind=verdict.failure.name,
-            message=f"{verdict.title or verdict.failure.title}: {root.text.strip()}",
+            message=f"{verdict.said}: {root.text.strip()}",
             origin=root.file,
             kernel=verdict.kernel,
             file=root.file,

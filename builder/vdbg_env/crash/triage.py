@@ -21,7 +21,7 @@ from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted, unreadable
 from vdbg_env.common.files import ZSTD
 from vdbg_env.common.stop import asked, go_on
 from vdbg_env.crash.files import unzstd
-from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN
+from vdbg_env.evidence.finding import UNKNOWN
 from vdbg_env.evidence.knowledge import shipped_knowledge
 from vdbg_env.evidence.system import parse_kernel_log
 from vdbg_env.evidence.triage_rules import RuleBook, rule_book
@@ -395,10 +395,7 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     """Return the verdict as lines for a terminal, the answer first, and `runbook` to start it if it is not None."""
     root, failure = triage.root_cause, triage.failure
     sure = "" if failure.name == UNKNOWN else f"; confidence {triage.confidence:.0%}"
-    title = triage.title or failure.title
-    if failure.name == NO_FAILURE and root:  # its title is that of both; with a line that shows it, one is meant
-        title = title.removeprefix("the run went well, or ")
-    lines = [f"{failure.name}  ({title}{sure})"]
+    lines = [f"{failure.name}  ({triage.said}{sure})"]
     if triage.failed is False:
         ended = "and an orderly shutdown" if any(log.shut_down for log in triage.logs) else "but not how it ended"
         lines = [f"no failure found: the log shows work, {ended}  (class {failure.name}{sure})"]

@@ -82,8 +82,8 @@ class LineScanner:
         self._tail = False  # the last block ended within a line
         self._scanned = 0
         self._sets: dict[tuple[frozenset[str], bool], list[bool]] = {}
-        self._block = b""  # what is scanned, and where the line in it begins that was yielded last
-        self._begin = 0
+        self._block = b""  # what is scanned; where the line in it begins that was yielded last, and its number
+        self._begin, self._number = 0, 1
         # Blocks before this one, each with its first line, and where it ends.
         self._past: deque[tuple[int, bytes, int]] = deque(maxlen=HELD)
         self._writer_of = lru_cache(_WRITERS)(lambda line: unwrap(decode(line)).writer)
@@ -120,14 +120,15 @@ class LineScanner:
         is still held.
         """
         count += self._begin < 0  # a wrapped line that began in the block before is met there itself
-        first = self._line
+        after = first = self._line if self._begin < 0 else self._number  # the line at `end`
         for first, text, end in ((self._line, self._block, max(0, self._begin)), *reversed(self._past)):
             at = end
             while (at := text.rfind(mark, 0, at)) >= 0:
                 at = text.rfind(b"\n", 0, at) + 1
                 count -= self._writer_of(text[at : at + _HEAD].partition(b"\n")[0]) == writer
                 if not count:
-                    return first + text.count(b"\n", 0, at)
+                    return after - _breaks(text, at, end)
+            after = first
         return first
 
     def stamp_before(self, writer: str | None) -> str | None:
@@ -223,7 +224,7 @@ class LineScanner:
             else:
                 inside, origin = _inside(matches, index, first, taken), first
             at, number = end, number + after
-            self._begin = begin - before
+            self._begin, self._number = begin - before, number - breaks
             yield Candidate(number - breaks, data, inside, origin)
 
     def literals_in(self, data: bytes) -> Sequence[tuple[int, int, int]]:

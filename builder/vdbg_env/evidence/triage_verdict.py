@@ -121,6 +121,15 @@ class Triage:
     clue_form: str | None = None
 
     @property
+    def said(self) -> str:
+        """What happened, in words; the class of a run without a failure of the GPU has two, of which one is meant."""
+        well = "the run went well"
+        title = self.title or self.failure.title
+        if self.failure.name != NO_FAILURE or not title.startswith(f"{well}, or "):
+            return title
+        return title.removeprefix(f"{well}, or ") if self.root_cause else well
+
+    @property
     def failed(self) -> bool | None:
         """Whether a line shows a failure, of the GPU or not; False where one shows that the run did its work.
 

@@ -335,7 +335,7 @@ def _of_the_workload(chunks: Iterable[bytes], seen: Observation) -> Iterator[byt
 def _results(verdict: Triage) -> dict[str, ResultValue]:
     results: dict[str, ResultValue] = {
         "failure": verdict.failure.name,
-        "title": verdict.title or verdict.failure.title,
+        "title": verdict.said,
         "confidence": verdict.confidence,
     }
     results |= {"runbook": verdict.failure.runbook} if verdict.failure.runbook else {}

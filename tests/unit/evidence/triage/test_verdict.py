@@ -355,3 +355,9 @@ def test_the_effects_of_an_exception_may_be_printed_any_number_of_lines_after_it
     effect = "[rank1]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote error\n"
     verdict = triage(raised + other + effect)
     assert (verdict.failure.name, verdict.root_cause and verdict.root_cause.line) == ("not-a-gpu-failure", 3)
+
+
+def test_of_a_class_for_two_ends_the_one_is_said_that_is_meant() -> None:
+    assert triage_bytes(b"INFO:     Shutting down\n").said == "the run went well"
+    failed = triage_bytes(b"Traceback (most recent call last):\nKeyError: 'block 7'\n")
+    assert (failed.failure.name, failed.said) == ("not-a-gpu-failure", "ended for a reason that is not the GPU's")
