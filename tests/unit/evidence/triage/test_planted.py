@@ -69,7 +69,9 @@ def forty(request: pytest.FixtureRequest) -> list[bytes]:
     else:
         read = [log.file.read_bytes() for log in genuine_logs(require_genuine()) if log.root][::2]
     plain = [data.replace(b"\r\n", b"\n") for data in read if data and len(data) < 40_000 and b"\x1b" not in data]
-    return [data for data in plain if triage_bytes(data).root_cause][:40]
+    found = [data for data in plain if triage_bytes(data).root_cause][:40]
+    assert len(set(found)) == 40
+    return found
 
 
 def answer(data: bytes) -> tuple[str, str]:
@@ -83,7 +85,8 @@ def answer(data: bytes) -> tuple[str, str]:
 def test_what_a_site_adds_to_each_line_changes_no_answer(name: str, forty: list[bytes]) -> None:
     wrapped = [b"\n".join(WRAPPINGS[name](log.split(b"\n"))) for log in forty]
     other = [log[:60] for log, many in zip(forty, wrapped, strict=True) if answer(many) != answer(log)]
-    assert len(other) <= 1, other
+    # Of four servers that find their port taken, the shutdown of one is taken for that of all.
+    assert len(other) <= name.startswith("four-ranks") * sum(b"address already in use" in log for log in forty), other
 
 
 def test_utf_16_changes_no_answer(tmp_path: Path, forty: list[bytes]) -> None:
@@ -108,4 +111,4 @@ def test_a_log_cut_within_its_first_and_last_line_changes_no_answer(forty: list[
         begin = lines[first][len(lines[first]) // 2 :] if first + 1 < root.line else lines[first]
         kept = [begin, *lines[first + 1 : last], lines[last][:5] if last < len(lines) else b""]
         other += answer(b"\n".join(kept)) != answer(log)
-    assert other <= 1
+    assert other == 0
