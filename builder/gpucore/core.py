@@ -76,6 +76,13 @@ class Scope(StrEnum):
 
 
 _ORDER: Final = tuple(Scope)
+_INSTRUCTION: Final = 16  # bytes, on every architecture since sm_70
+_ASSERT: Final = 12
+# A thread that traps, or whose assert fails, has no error PC: it stands behind the trap, or the call that says so.
+_STOPPED_BEHIND: Final[dict[int | None, frozenset[int]]] = {
+    None: frozenset({0x15C}),  # BPT
+    _ASSERT: frozenset({0x143, 0x144}),  # CALL
+}
 _EXCEPTION: Final = attrgetter("exception")
 
 
@@ -274,6 +281,10 @@ def _of_warp(sm: Sm, cta: Cta, warp: Warp) -> Iterator[_Sighting]:
 def _fault(core: GpuCore, device: Device, group: list[_Sighting]) -> Fault:
     one = min(group, key=lambda s: _ORDER.index(s.scope))
     grid = device.grids_by_id.get(one.grid_id) if one.grid_id is not None else None
+    if not one.precise and one.exception in _STOPPED_BEHIND and one.pc is not None:
+        before = one.pc - _INSTRUCTION
+        if _opcode(core, device, before, grid) in _STOPPED_BEHIND[one.exception]:
+            one = replace(one, pc=before, precise=True)
     location = locate(core, device, one.pc, grid)
     enclosing = location.kernel.name if location and location.kernel else None
     if grid is None and enclosing:
@@ -299,6 +310,19 @@ def _fault(core: GpuCore, device: Device, group: list[_Sighting]) -> Fault:
         doubts=find_doubts(core, device, one.pc, grid, one.grid_id),
         faulted=frozenset(s.cta.block for s in group if s.cta),
     )
+
+
+def _opcode(core: GpuCore, device: Device, pc: int, grid: GridRow | None) -> int | None:
+    """Return the low 9 bits of the instruction at a PC, which name it; None where its code is not held."""
+    found = core.find_code(pc, device, grid.module_handle if grid else None)
+    if found is None:
+        return None
+    code, place = found
+    try:
+        held = code.elf.contents(code.elf.sections[place.section])[place.offset : place.offset + _INSTRUCTION]
+    except UnreadableBinary:
+        return None
+    return int.from_bytes(held[:2], "little") & 0x1FF if held else None
 
 
 def _first(group: list[_Sighting]) -> FaultingThread | None:
@@ -367,9 +391,6 @@ def _words(data: memoryview | None) -> tuple[int, ...]:
 #
 # A thread in a system call is in no loaded module, so its PC alone names no line: the call that led there, which is the
 # instruction before the return address, does. A function that was not inlined has its callers here too.
-
-
-_INSTRUCTION = 16  # bytes, on every architecture since sm_70
 
 
 def with_callers(core: GpuCore, data: Buffer, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
@@ -605,7 +626,7 @@ def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp) -> None:
     counted: set[_Key] = set()
     for (pc, active, number), lanes in _alike(warp).items():
         known = _thread_state(number, active)
-        state = _state(warp.row, active, known, barrier)
+        state = _state(warp.row, active, known, barrier, faulted=any(map(_EXCEPTION, lanes)))
         key = (cta.row.grid_id, pc, state, barrier, warp.barrier_words)
         tally = tallies.get(key)
         if tally is None:
@@ -629,8 +650,8 @@ def _alike(warp: Warp) -> dict[tuple[int, bool, int | None], list[LaneRow]]:
     return found
 
 
-def _state(row: WarpRow, active: bool, known: str | None, barrier: str | None) -> str:
-    if row.error_pc_valid and active:
+def _state(row: WarpRow, active: bool, known: str | None, barrier: str | None, *, faulted: bool) -> str:
+    if active and (row.error_pc_valid or row.broken or faulted):
         return "faulted"
     if barrier and active:
         return f"waiting at a {barrier} barrier"
@@ -649,6 +670,10 @@ def _thread_state(number: int | None, active: bool) -> str | None:
 
 
 _GROUPS_CHECKED: Final = 64
+_UNLOADED: Final = (
+    "its kernel had ended, and the module was unloaded, before its exception was seen: a kernel does not wait for "
+    "its stores; memcheck of compute-sanitizer checks each access where it is made"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -760,7 +785,8 @@ def _notes_on_code(core: GpuCore, faults: tuple[Fault, ...]) -> tuple[str, ...]:
         elif fault.calls_out:
             notes[f"PC {fault.pc:#x} lies in no loaded code; the place given is the call that led there"] = None
         elif fault.location is None:
-            notes[f"PC {fault.pc:#x} lies in no loaded code: {_why_no_code(modules)}"] = None
+            why = _UNLOADED if fault.scope is Scope.SM and fault.grid is None else _why_no_code(modules)
+            notes[f"PC {fault.pc:#x} lies in no loaded code: {why}"] = None
         elif not fault.location.chain:
             name = demangle(fault.kernel) if fault.kernel else "the code"
             notes[

@@ -423,7 +423,16 @@ class CoreSections:
         return None
 
     def global_memory(self) -> tuple[tuple[int, int], ...]:
-        """Return the address and the size of each range of global memory that was dumped."""
+        """Return the address and the size of each allocation that was dumped.
+
+        There are none where a flag left out global memory: what such a core holds of it is the driver's own.
+        """
+        for section in self._elf.sections_of(frozenset({SectionType.METADATA})):
+            for row in core_layout.METADATA.rows(
+                self._held(section) or b"", max(section.entry_size or section.size, core_layout.METADATA.smallest)
+            ):
+                if "skip_global_memory" in core_layout.generation_flags(row.flags):
+                    return ()
         return tuple((section.address, section.size) for section in self._memory)
 
     @cached_property
@@ -579,7 +588,9 @@ class _Reader:
     def _metadata(self) -> Metadata | None:
         for section in self._roots[SectionType.METADATA]:
             self._links.used.add(section.number)
-            for row in self._rows(core_layout.METADATA, section):
+            # The drivers seen write this one row without its size.
+            sized = section._replace(entry_size=section.entry_size or section.size)
+            for row in self._rows(core_layout.METADATA, sized):
                 return Metadata(generator=self._string(row.generator) or "", row=row)
         return None
 
@@ -661,7 +672,7 @@ class _Reader:
             )
         self._damage += self._links.misplaced_tables()
         if metadata is None and devices:
-            self._note("no metadata: written by a driver before r565, whose version is not known")
+            self._note("no metadata, which drivers write since r565: the driver's version is not known")
 
     def _note(self, text: str) -> None:
         if len(self._notes) < _MOST_NOTES and text not in self._notes:

@@ -62,11 +62,18 @@ _MOST_EXPLAINED: Final = 8
 _MOST_KERNELS: Final = 10
 _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32
+_MOST_LEFT: Final = 64
+_WARP: Final = 32  # threads
 _DAY_S: Final = 86_400
 _ONE_RUN_S: Final = _DAY_S  # a hang may be looked at, and its other ranks dumped, on the morning after
 _NO_ARGUMENTS: Final = (
     "written without constant memory, so the values of arguments are not known: --core default keeps them "
     "(vdbg-env dump --arm, vdbg-env guard)"
+)
+_CUT: Final = (
+    "the end of this dump is missing: the disk was full, a copy broke off, or the process ended while the driver wrote "
+    "it (one whose CUDA call returns the error continues, and exits); --core light is written sooner (vdbg-env dump "
+    "--arm, vdbg-env guard)"
 )
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -147,6 +154,8 @@ def explained(
     without any, those next to the file `core` do, else the memory that the core itself holds.
     """
     told = Core(**{field.name: getattr(read, field.name) for field in fields(read)})
+    if read.core.truncated and not read.core.devices:
+        return replace(told, notes=(*told.notes, _CUT))
     waiting = [] if read.faults else [g.state == "running" and g.location is not None for g in read.warp_groups]
     if not any(waiting) and not any(fault.pc is not None and fault.precise for fault in read.faults):
         return told
@@ -403,7 +412,11 @@ def _place(fault: Fault) -> str:
 def _threads(fault: Fault) -> str:
     sms = f"SM {', '.join(map(str, fault.sms[:6]))}{' ...' if len(fault.sms) > 6 else ''}"
     if fault.scope is Scope.SM:
-        return f"all have exited; the mark stayed on {sms}"
+        left = [(cta.block, warp) for sm, cta, warp in fault.device.warps() if sm.row.sm_id in fault.sms]
+        blocks = " ".join(map(_dim, dict.fromkeys(block for block, _ in left[:_MOST_LEFT])))
+        more = " ..." if len(left) > _MOST_LEFT else ""
+        there = f"; {counted(len(left), 'other warp')} there, of block {blocks}{more}" if left else ""
+        return f"those that failed have exited; the mark stayed on {sms}{there}"
     count = f"{fault.threads} in {counted(fault.warps, 'warp')} of {counted(fault.blocks, 'block')}"
     return count + (f"; first: {_coordinates(fault.first.at)}" if fault.first else f" on {sms}")
 
@@ -428,7 +441,8 @@ def _groups(reading: Core, sources: SourceLines, everything: bool) -> Iterator[s
     for group, wait in _waiting(reading)[:shown]:
         source = f"  {leaf(group.location)}" if leaf(group.location) else ""
         where = function_at(group.location) or hex(group.pc)
-        yield f"    {group.warps:6} x {printable(where)}{printable(source)}  {group.state}"
+        part = f", {counted(group.threads, 'thread')}" if group.threads < group.warps * _threads_of_warp(group) else ""
+        yield f"    {group.warps:6} x {printable(where)}{printable(source)}  {group.state}{part}"
         if group.barrier_words:
             yield f"             the driver's words: {printable(group.barrier_words)}"
         if not reading.faults and group.location:
@@ -436,6 +450,12 @@ def _groups(reading: Core, sources: SourceLines, everything: bool) -> Iterator[s
         yield from (f"             {printable(line)}" for line in (wait.lines if wait else ()))
     if len(reading.warp_groups) > shown:
         yield f"    and {len(reading.warp_groups) - shown} more places (--all shows them)"
+
+
+def _threads_of_warp(group: WarpGroup) -> int:
+    """Return how many threads most warps of a launch have."""
+    row = group.grid
+    return min(_WARP, row.block_x * row.block_y * row.block_z) if row else _WARP
 
 
 def _waiting(reading: Core) -> list[tuple[WarpGroup, AddressWhy | None]]:

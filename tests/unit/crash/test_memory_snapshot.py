@@ -233,7 +233,7 @@ def test_the_memory_sections_of_a_full_core_are_a_map(tmp_path: Path) -> None:
         modules=[sample_module()], blocks=[BlockSpec()], global_memory={START: bytes(4096), START + 8192: bytes(4096)}
     )
     full = tmp_path / "full.nvcudmp"
-    full.write_bytes(build_core(CoreSpec(devices=[device])))
+    full.write_bytes(build_core(CoreSpec(devices=[device], flags=0)))
     (memory,) = open_maps(str(full))
     assert owner_of(memory, START + 4100).sentence.startswith("4 bytes past the end of an allocation of 4,096 bytes")
     light = tmp_path / "light.nvcudmp"
