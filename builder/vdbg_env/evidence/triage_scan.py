@@ -35,7 +35,8 @@ _WIDEST = 320  # a wrapped line
 _CONTEXT = (_LINES_AROUND + 2) * (_WIDEST + 1)
 HELD = 4  # blocks of the log in which the earlier lines of a process are looked for
 _HEAD = 1 << 10  # bytes of a line that say who wrote it
-_TIMED = 200  # lines before one without a time that are looked at for one
+_TIMED, _TIMED_LINES = 32 << 10, 200  # bytes and lines before one without a time that are looked at for one
+_LABELS = 200  # bytes of a line that have its time
 _MAY_HAVE_A_TIME = re.compile(rb"\d\d:\d\d:\d\d").search
 _WRITERS = 1 << 14  # lines whose writers are remembered, because a hostile log has the same ones looked at again
 
@@ -136,17 +137,13 @@ class LineScanner:
 
         The lines of all processes count where it has no label.
         """
-        text = self._context + self._block[: max(0, self._begin)]
-        end = len(text) - 1
-        for _ in range(_TIMED):
-            if end < 0:
-                break
-            begin = text.rfind(b"\n", 0, end) + 1
-            if _MAY_HAVE_A_TIME(text, begin, min(end, begin + _HEAD)):
-                line = unwrap(decode(text[begin : min(end, begin + _HEAD)]))
-                if (line.container or line.stamp) and writer in {None, line.writer}:
-                    return line.container or line.stamp
-            end = begin - 1
+        here = max(0, self._begin)
+        text = (self._context if here < _TIMED else b"") + self._block[max(0, here - _TIMED) : here]
+        for line in reversed(text.split(b"\n")[-_TIMED_LINES:]):
+            if _MAY_HAVE_A_TIME(line, 0, _LABELS):
+                said = unwrap(decode(line[:_HEAD]))
+                if (said.container or said.stamp) and writer in {None, said.writer}:
+                    return said.container or said.stamp
         return None
 
     def feed(self, chunk: bytes) -> Iterator[Candidate]:
