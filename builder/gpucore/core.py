@@ -655,6 +655,8 @@ def _state(row: WarpRow, active: bool, known: str | None, barrier: str | None, *
         return "faulted"
     if barrier and active:
         return f"waiting at a {barrier} barrier"
+    if known and known.startswith("blocked"):
+        return "waiting for other threads of its warp"
     if known and known != "ready":
         return known
     return "running" if active else "diverged, waiting its turn"

@@ -125,8 +125,8 @@ def test_the_report_of_a_hang_says_what_its_warps_poll(walk: Walk) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT / "builder")}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     shown = " ".join(ran.stdout.split())
-    assert "in a loop at why.cu:60 that ends when loaded1 == argument3" in shown, ran.stdout
-    assert f"argument1[blockIdx.x] at {FLAG + 8:#x}, which was 3" in shown
+    assert "in a loop at why.cu:60 that ends when argument1[blockIdx.x] == argument3" in shown, ran.stdout
+    assert f"argument1[blockIdx.x] is read in each turn at why.cu:60, from {FLAG + 8:#x}; it was 3" in shown
     assert "argument3 is 7" in shown
 
 

@@ -22,7 +22,7 @@ from gpucore.dwarf import Place
 from gpucore.explain.address import Address
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.program import Program
-from gpucore.explain.wait import Wait, explain_wait
+from gpucore.explain.wait import Wait, barrier_before, explain_wait
 from gpucore.explain.why import Why, explain_place
 from gpucore.sass import WORD
 
@@ -56,7 +56,7 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
 
 
 def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, programs: Programs) -> Wait | None:
-    """Return what the warps of a group wait for that run in a loop; None where they are in none.
+    """Return what the warps of a group wait for, at a barrier or in a loop; None where they are at none.
 
     The values are those of the first warp of the group, as far as its registers have them.
     """
@@ -65,12 +65,26 @@ def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, progra
     if found is None or program is None:
         return None
     offset = found[1].offset
-    wait = explain_wait(program, offset)
     first = find_thread(group.device, group.first)
+    barrier = barrier_before(program, offset)
+    absent = _absent(group, range(group.pc - offset + barrier + WORD, group.pc + WORD)) if barrier is not None else 0
+    if barrier is not None and absent:
+        return Wait(program, barrier, (), (), ("a barrier of the block",), (), None, absent=absent)
+    wait = explain_wait(program, offset)
     if wait is None or wait.asked is None or first is None or group.grid is None or _doubtful(core, group):
         return wait
     snapshot = take_snapshot(core, sections, Scope.WARP, first, group.grid, wait.asked)
     return replace(wait, numbers=Numbers(wait.asked, replace(snapshot, faulted=False)))
+
+
+def _absent(group: WarpGroup, there: range) -> int:
+    """Return how many warps of the first thread's block have a thread elsewhere than in a range of addresses."""
+    warps = [
+        warp
+        for sm, cta, warp in group.device.warps()
+        if sm.row.sm_id == group.first.sm and cta.block == group.first.block and cta.row.grid_id == group.grid_id
+    ]
+    return sum(any(row.virtual_pc not in there for _, row in warp.threads()) for warp in warps)
 
 
 def _doubtful(core: GpuCore, group: WarpGroup) -> bool:

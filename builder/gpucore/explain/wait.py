@@ -13,9 +13,12 @@ from gpucore.explain.operations import FALSE, TRUE, bit_and, negate, shift_right
 from gpucore.explain.program import Program
 from gpucore.explain.slice import Slice
 from gpucore.explain.why import loop_json
-from gpucore.sass import RegisterOperand
+from gpucore.sass import WORD, RegisterOperand
 
 _MOST_NODES = 200
+_LONGEST_NAME = 40
+_BEHIND = 2  # instructions: where the H100s seen stand while they wait at a barrier of the block
+_LEAVES = frozenset({"BRA", "BRX", "JMP", "JMX", "EXIT", "RET", "CALL"})
 _BARRIERS = {
     "SYNCS": "an mbarrier in shared memory",
     "BAR": "a barrier of the block",
@@ -45,7 +48,9 @@ class Phase:
 
 @dataclass(frozen=True)
 class Wait:
-    """A loop that a warp is in. It ends when one of `ends` holds, each with the offset of its branch.
+    """A loop that a warp is in, which ends when one of `ends` holds, each with the offset of its branch; or a barrier.
+
+    At a barrier of the block, `absent` is how many of the block's other warps are not there; it is None in a loop.
 
     `polled` is empty where the loop waits for nothing in memory that this package understands. `barriers` names what
     the loop asks instead, and `phases` are those of them that are known.
@@ -59,6 +64,7 @@ class Wait:
     phases: tuple[Phase, ...]
     legend: Legend | None
     numbers: Numbers | None = field(default=None, compare=False)
+    absent: int | None = None
 
     @property
     def asked(self) -> Address | None:
@@ -93,6 +99,19 @@ def explain_wait(program: Program, offset: int, calls: Sequence[int] = ()) -> Wa
         legend.follow([q for one in phases for q in (one.address.formula, one.parity)])
     first = min(code.instructions[code.blocks[b][0]].offset for b in body)
     return Wait(program, first, ends, polled, barriers, phases, legend)
+
+
+def barrier_before(program: Program, offset: int) -> int | None:
+    """Return the offset of the barrier of the block that a warp at an offset waits at, if it does not run on."""
+    routine = program.routine_at(offset)
+    code = {i.offset: i for i in program.instructions}
+    for at in (offset - WORD * n for n in range(1, _BEHIND + 1)):
+        instruction = code.get(at)
+        if routine is None or instruction is None or at < routine.start or instruction.opcode in _LEAVES:
+            return None
+        if instruction.opcode == "BAR" and not {"ARV", "ARRIVE"} & set(instruction.modifiers):
+            return at
+    return None
 
 
 def _asked_first(polled: Sequence[Polled], phases: Sequence[Phase]) -> Address | None:
@@ -160,10 +179,13 @@ def _polled(
 def wait_text(wait: Wait) -> list[str]:
     """Return what a warp waits for in lines for people."""
     place = _place(wait, wait.offset)
+    if wait.absent is not None:
+        count = "another warp of its block is" if wait.absent == 1 else f"{wait.absent} other warps of its block are"
+        return [f"waits at the barrier at {place}: {count} not there"]
     if wait.legend is None:
         what = f" and asks {' and '.join(wait.barriers)}" if wait.barriers else ""
         return [f"in a loop at {place} that polls no memory by a load{what}"]
-    words = Words(wait.legend)
+    words = Words(wait.legend, _names(wait))
     lines = []
     if wait.polled:
         ends = [words.condition(c) for c, _ in wait.ends if written_size(c) <= _MOST_NODES]
@@ -181,19 +203,38 @@ def wait_text(wait: Wait) -> list[str]:
     return lines
 
 
+def _names(wait: Wait) -> dict[int, str]:
+    """Return what the source would call each value that is polled, by its number: `flag[0]`, where that is short."""
+    if wait.legend is None:
+        return {}
+    plain = Words(wait.legend)
+    found: dict[int, str] = {}
+    for one in wait.polled:
+        loaded, (base, index) = wait.legend.loads.get(one.instruction), (one.address.base, one.address.index)
+        if loaded is None or base is None or index is None or any(a.kind == "load" for a in inside(index)):
+            continue
+        name = f"{plain.atom(base.value)}[{plain.poly(index)}]"
+        if len(name) <= _LONGEST_NAME and name not in found.values():
+            found[loaded.number] = name
+    return found
+
+
 def _place(wait: Wait, offset: int) -> str:
     return wait.program.line(offset) or f"+{offset:#x}"
 
 
 def _polled_line(wait: Wait, words: Words, polled: Polled) -> str:
     source = polled.address
+    name, place = words.atom(polled.word), _place(wait, polled.offset)
+    was = leaf("load", *polled.word.args)
+    what = f"{source.space} memory at {words.formula(source.formula)}"
     if source.base is not None and source.index is not None:
         what = f"{words.atom(source.base.value)}[{words.poly(source.index)}]"
+    if what == name:
+        told = _held(wait, source.formula, ", from ", "#x") + _held(wait, was, "; it was ", "")
     else:
-        what = f"{source.space} memory at {words.formula(source.formula)}"
-    at = _held(wait, source.formula, " at ", "#x")
-    held = _held(wait, leaf("load", *polled.word.args), ", which was ", "")
-    return f"{words.atom(polled.word)} is read in each turn at {_place(wait, polled.offset)}: {what}{at}{held}"
+        told = f": {what}{_held(wait, source.formula, ' at ', '#x')}{_held(wait, was, ', which was ', '')}"
+    return f"{name} is read in each turn at {place}{told}"
 
 
 def _held(wait: Wait, p: Poly, before: str, form: str) -> str:
@@ -224,6 +265,7 @@ def wait_json(wait: Wait) -> Json:
         "offset": wait.offset,
         "line": wait.program.line(wait.offset),
         "barriers": list(wait.barriers),
+        "absent": wait.absent,
         "ends": [
             {"offset": at, "condition": tree_of_atom(c, legend.leaf)}
             for c, at in wait.ends

@@ -64,6 +64,7 @@ _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32
 _MOST_LEFT: Final = 64
 _WARP: Final = 32  # threads
+_AT_BARRIER: Final = "waiting at a block barrier"
 _DAY_S: Final = 86_400
 _ONE_RUN_S: Final = _DAY_S  # a hang may be looked at, and its other ranks dumped, on the morning after
 _NO_ARGUMENTS: Final = (
@@ -165,7 +166,11 @@ def explained(
             explainer.waiting(read.core, sections, group) if runs else None
             for group, runs in zip(read.warp_groups[:_MOST_EXPLAINED], waiting, strict=False)
         )
-        return replace(told, waits=waits, notes=(*told.notes, *explainer.notes))
+        groups = tuple(
+            replace(group, state=_AT_BARRIER) if wait and wait.document["absent"] else group
+            for group, wait in zip_longest(read.warp_groups, waits)
+        )
+        return replace(told, warp_groups=groups, waits=waits, notes=(*told.notes, *explainer.notes))
     addresses = tuple(explainer.fault(read.core, sections, fault) for fault in read.faults[:_MOST_EXPLAINED])
     if any(addresses):
         from vdbg_env.crash.memory_files import maps_of, of_process, with_owner

@@ -21,6 +21,7 @@ from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.fault import choose_thread
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
+from gpucore.explain.wait import barrier_before
 from gpucore.sass import Register, read_listings
 from tests.support.golden import assert_golden
 
@@ -427,11 +428,25 @@ def test_a_loop_that_polls_a_flag_says_what_it_waits_for() -> None:
     wait = explain_wait(program("wait"), load.offset)
     assert wait is not None
     assert wait_text(wait) == [
-        "in a loop at why.cu:60 that ends when loaded1 == wanted",
-        "loaded1 is read in each turn at why.cu:60: flag[blockIdx.x]",
+        "in a loop at why.cu:60 that ends when flag[blockIdx.x] == wanted",
+        "flag[blockIdx.x] is read in each turn at why.cu:60",
     ]
     assert wait_json(wait)["polled"][0]["line"] == "why.cu:60"  # type: ignore[index]
     assert explain_wait(program("wait"), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("behind", "replaced", "waits"),
+    [(1, {0: "BAR"}, True), (2, {0: "BAR"}, True), (3, {0: "BAR"}, False), (0, {0: "BAR"}, False),
+     (2, {0: "BAR", 1: "BRA"}, False), (1, {0: "BRA"}, False)],
+)  # fmt: skip
+def test_a_warp_stands_up_to_two_instructions_behind_its_barrier(
+    behind: int, replaced: dict[int, str], waits: bool
+) -> None:
+    plain = program("wait")
+    instructions = [replace(i, opcode=replaced.get(n, "NOP")) for n, i in enumerate(plain.instructions[:8])]
+    found = barrier_before(Program(plain.code_map, plain.section, instructions), instructions[behind].offset)
+    assert found == (instructions[0].offset if waits else None)
 
 
 @settings(max_examples=80, deadline=None)

@@ -56,7 +56,7 @@ def asking_an_mbarrier(hung: Core, data: bytes) -> AddressWhy:
     assert wait
     (polled,) = wait.polled
     phase = Phase(polled.instruction, polled.offset, polled.address, polled.address.formula)
-    document = wait_json(replace(wait, barriers=("an mbarrier in shared memory",), phases=(phase,)))
+    document = wait_json(replace(wait, barriers=("an mbarrier in shared memory",), phases=(phase,), absent=1))
     return AddressWhy(lines=(), document=document)
 
 

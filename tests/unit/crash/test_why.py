@@ -92,8 +92,8 @@ def test_a_hang_says_what_its_warps_poll(tmp_path: Path) -> None:
     core = tmp_path / "core.nvcudmp"
     core.write_bytes(polling_core())
     shown = vdbg_env("core", str(core), "--source-root", str(WAITING.parent)).stdout
-    assert "in a loop at why.cu:60 that ends when loaded1 == wanted" in shown
-    assert f"loaded1 is read in each turn at why.cu:60: flag[blockIdx.x] at {FLAG + 8:#x}, which was 3" in shown
+    assert "in a loop at why.cu:60 that ends when flag[blockIdx.x] == wanted" in shown
+    assert f"flag[blockIdx.x] is read in each turn at why.cu:60, from {FLAG + 8:#x}; it was 3" in shown
     assert "wanted is 7" in shown
     (group,) = json.loads(vdbg_env("core", "--json", str(core)).stdout)["warps"]
     (polled,) = group["waits"]["polled"]
