@@ -14,15 +14,17 @@ from gpucore.errors import BadArgument
 
 _LONGEST = 1023
 CoreSize = Literal["light", "default", "full"]
-"""How much of the memory of a GPU a core keeps: none; shared, local and constant memory; all."""
+"""How much of the memory of a GPU a core keeps: none; shared and local memory; all."""
 CORE_SIZES: tuple[CoreSize, ...] = get_args(CoreSize)
 GENERATION_FLAGS: Mapping[CoreSize, tuple[str, ...]] = {
     "light": (
         "skip_nonrelocated_elf_images", "skip_global_memory", "skip_shared_memory", "skip_local_memory",
         "skip_constbank_memory",
     ),
-    # What explains a bad address is kept: parameters (constant bank 0), shared memory, spilled registers.
-    "default": ("skip_nonrelocated_elf_images", "skip_global_memory"),
+    # What explains a bad address is kept: shared memory and spilled registers; parameters have another section. Where
+    # constant banks are kept without global memory, driver 580 stops at bank 4, which it cannot read, and the core ends
+    # there without a word: every kernel of a module with printf, assert or a __device__ variable has that bank.
+    "default": ("skip_nonrelocated_elf_images", "skip_global_memory", "skip_constbank_memory"),
     "full": ("skip_nonrelocated_elf_images",),  # the relocated images have all that the others have
 }  # fmt: skip
 

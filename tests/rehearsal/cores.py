@@ -84,9 +84,8 @@ def core_of(sample: Sample, cubin: bytes, at: Planted, flags: frozenset[str], *,
         blocks = [BlockSpec(block=(1, 0, 0), warps=[faulting])]
         ran = executed(sample, cubin, at.kernel.name, code)
         if ran is not None:
-            light = "skip_constbank_memory" in flags
-            parameters, first = None if light else ran.launch.parameters, layout(module.code.elf.arch or 0)[2]
-            launch = replace(launches[0], parameters=parameters, parameters_offset=first)
+            first = layout(module.code.elf.arch or 0)[2]
+            launch = replace(launches[0], parameters=ran.launch.parameters, parameters_offset=first)
             launches = [replace(launch, grid=ran.launch.grid, block=ran.launch.block)]
             blocks = [BlockSpec(block=ran.launch.block_index, warps=[ran.stopped.warp])]
             sms = {0: SmSpec(exception=code, error_offset=ran.stopped.offset)}

@@ -214,7 +214,7 @@ def _pid(_context: click.Context, _argument: click.Parameter, text: str | None) 
 )
 @click.option(
     "--core", "size", type=click.Choice(CORE_SIZES), default="default", show_default=True,
-    help="With --arm: what a dump holds: registers and code; also shared, local and constant memory; or all memory.",
+    help="With --arm: what a dump holds: registers and code; also shared and local memory; or all memory.",
 )  # fmt: skip
 @click.option("--full", is_flag=True, help="The same as --core full.")
 def dump_command(

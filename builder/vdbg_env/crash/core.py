@@ -68,7 +68,7 @@ _AT_BARRIER: Final = "waiting at a block barrier"
 _DAY_S: Final = 86_400
 _ONE_RUN_S: Final = _DAY_S  # a hang may be looked at, and its other ranks dumped, on the morning after
 _NO_ARGUMENTS: Final = (
-    "written without constant memory, so the values of arguments are not known: --core default keeps them "
+    "written without constant memory, so the values of arguments are not known: --core full keeps them "
     "(vdbg-env dump --arm, vdbg-env guard)"
 )
 _CUT: Final = (

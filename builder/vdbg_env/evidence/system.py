@@ -507,7 +507,8 @@ class DriverException:
 class DriverProgress:
     """All core-dump progress of one log: exceptions in order, files named, dumps finished, flags the driver refused.
 
-    `begun`: a newer driver only said that a dump begins, because CUDA_COREDUMP_SHOW_PROGRESS is off.
+    `begun`: the driver said that a dump begins. It says no more while CUDA_COREDUMP_SHOW_PROGRESS is off. `silent`: it
+    was on, and nothing followed. `at_constants`: a dump ended at the constant banks.
     """
 
     exceptions: tuple[DriverException, ...] = ()
@@ -516,10 +517,12 @@ class DriverProgress:
     unknown_flags: tuple[str, ...] = ()
     valid_flags: tuple[str, ...] = ()
     begun: bool = False
+    silent: bool = False
+    at_constants: bool = False
 
     @property
     def cut_short(self) -> bool:
-        """Whether fewer dumps were finished than begun: something killed the process while it wrote."""
+        """Whether fewer dumps were finished than begun: the process was killed, or the driver gave up."""
         return len(self.files) > self.finished
 
 
@@ -531,6 +534,8 @@ _PC = re.compile(r"\s*- PC:? (0x[0-9a-fA-F]+)")
 _MASKS = re.compile(r"\s*Stack trace \(lane masks: active (0x[0-9a-fA-F]+), valid (0x[0-9a-fA-F]+)\)")
 _FRAME = re.compile(r"\s*#(\d+)\s+(0x[0-9a-fA-F]+)\s+(\S.*)")
 _FILE = re.compile(r"\s*Writing ELF file to (.+)")
+_MEMORY = re.compile(r"\s*Writing out global memory \((\d+) bytes\)")
+_PAGE = 2 << 20  # global memory is written in whole pages; what is no multiple of one is constant banks
 _UNKNOWN_FLAG = re.compile(r"Ignoring unknown coredump flag '([^']*)'")
 _VALID_FLAGS = re.compile(r"Valid flags are: (\w+(?:, \w+)*)")
 
@@ -546,6 +551,8 @@ class _Reader:
     unknown: list[str] = field(default_factory=list)
     valid: tuple[str, ...] = ()
     begun: bool = False
+    silent: bool = False
+    memory: dict[tuple[str | None, int | None], int] = field(default_factory=dict)  # what is being written
 
     def take(self, number: int, line: LogLine) -> None:
         if flag := _UNKNOWN_FLAG.search(line.text):
@@ -557,6 +564,7 @@ class _Reader:
         if match is None:
             return
         said = match[1]
+        self.silent = _BEGUN in said
         who = (line.process, line.pid)
         if found := _EXCEPTION.match(said):
             self.current[who] = len(self.done)
@@ -565,6 +573,10 @@ class _Reader:
             )
         elif found := _FILE.match(said):
             self.files.append(found[1].strip())
+        elif found := _MEMORY.match(said):
+            self.memory[who] = int(found[1])
+        elif said.lstrip().startswith("Writing out device table"):
+            self.memory.pop(who, None)
         elif said.lstrip().startswith("All done"):
             self.finished += 1
         elif who in self.current:
@@ -584,35 +596,38 @@ def read_driver_progress(lines: Iterable[LogLine]) -> DriverProgress:
         unknown_flags=tuple(dict.fromkeys(reader.unknown)),
         valid_flags=reader.valid,
         begun=reader.begun,
+        silent=reader.silent,
+        at_constants=any(size % _PAGE for size in reader.memory.values()),
     )
 
 
 def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
     """Return one finding per exception, a note where a dump was cut short, and one for flags the driver refused."""
-    findings = [_exception_finding(exception) for exception in progress.exceptions]
+    unread = progress.cut_short and not progress.finished
+    findings = [_exception_finding(exception, dumped=not unread) for exception in progress.exceptions]
     if progress.begun and not findings:
+        gave_up = "gave up its core dump at once" if progress.silent else "began a core dump without naming it"
         findings.append(
             Finding(
                 rule="driver-gpu-exception",
                 level=Level.ERROR,
-                message="a kernel raised a GPU exception, and the driver began a core dump without naming it",
+                message=f"a kernel raised a GPU exception, and the driver {gave_up}",
                 how_known=HowKnown.DRIVER,
                 confidence=0.8,
-                next_step=NextStep("read the dump", "vdbg-env core FILE"),
+                next_step=_NO_DUMP if progress.silent else _READ,
             )
         )
     if progress.cut_short:
+        why = ": the driver gave up at the constant banks" if progress.at_constants else ""
         findings.append(
             Finding(
                 rule="driver-dump-cut-short",
                 level=Level.WARNING,
-                message=f"{progress.finished} of {counted(len(progress.files), 'GPU core dump')} finished",
+                message=f"{progress.finished} of {counted(len(progress.files), 'GPU core dump')} finished{why}",
                 how_known=HowKnown.DRIVER,
                 confidence=0.8,
                 artifact=progress.files[-1],
-                next_step=NextStep(
-                    "give the process longer before it is killed", "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS=300"
-                ),
+                next_step=_NO_CONSTANTS if progress.at_constants else _LONGER,
             )
         )
     if progress.unknown_flags:
@@ -633,7 +648,16 @@ def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _exception_finding(exception: DriverException) -> Finding:
+_READ: Final = NextStep("read the dump", "vdbg-env core FILE")
+_NO_DUMP: Final = NextStep("find the access without a dump", "compute-sanitizer --tool memcheck COMMAND")
+_LONGER: Final = NextStep("give the process longer before it is killed", "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS=300")
+_NO_CONSTANTS: Final = NextStep(
+    "leave constant banks out: the arguments are kept without them",
+    "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_constbank_memory",
+)
+
+
+def _exception_finding(exception: DriverException, *, dumped: bool) -> Finding:
     where = f" at PC {exception.pc:#x}" if exception.pc is not None else ""
     in_kernel = f" in {short_name(demangle(exception.kernel))}" if exception.kernel else ""
     late = " (seen after the warp had exited)" if exception.warp_exited else ""
@@ -645,7 +669,7 @@ def _exception_finding(exception: DriverException) -> Finding:
         # Sure as it is, it must not lead over the core it announces, which names kernel, offset and threads besides.
         confidence=0.88,
         kernel=exception.kernel,
-        next_step=NextStep("read the dump", "vdbg-env core FILE"),
+        next_step=_READ if dumped else None,
     )
 
 

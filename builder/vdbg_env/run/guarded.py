@@ -62,7 +62,7 @@ class GuardFlags:
     )  # fmt: skip
     core: CoreSize = flag(
         default="default", show_default=True,
-        help="What GPU core dumps hold: registers and code; also shared, local and constant memory; or all memory.",
+        help="What GPU core dumps hold: registers and code; also shared and local memory; or all memory.",
     )  # fmt: skip
     full_core: bool = flag(default=False, help="The same as --core full.")
     memory_map: bool = flag(

@@ -284,7 +284,7 @@ def test_the_env_file_is_not_quoted() -> None:
         "CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1\n"
         "CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1\n"
         "CUDA_COREDUMP_SHOW_PROGRESS=1\n"
-        "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory\n"
+        "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_constbank_memory\n"
         "CUDA_COREDUMP_FILE=/dumps/core.%h.%p.%t.nvcudmp\n"
         "CUDA_COREDUMP_PIPE=/tmp/corepipe.cuda.%h.%p\n"
     )

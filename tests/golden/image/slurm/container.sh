@@ -25,7 +25,7 @@ echo "vdbg-env: GPU cores go to $here; the kernel writes those of processes by c
 export CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1
 export CUDA_ENABLE_USER_TRIGGERED_COREDUMP=1
 export CUDA_COREDUMP_SHOW_PROGRESS=1
-export CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory
+export CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_constbank_memory
 export CUDA_COREDUMP_FILE="$here"/core.%h.%p.%t.nvcudmp
 export CUDA_COREDUMP_PIPE=/tmp/corepipe.cuda.%h.%p
 exec "$@"

@@ -181,7 +181,7 @@ def test_a_log_that_others_rotate_is_read_to_its_end(tmp_path: Path, after: str)
 @pytest.mark.parametrize(
     ("flags", "more", "kept_out"),
     [
-        ((), {}, "skip_nonrelocated_elf_images,skip_global_memory"),
+        ((), {}, "skip_nonrelocated_elf_images,skip_global_memory,skip_constbank_memory"),
         (("--core", "light"), {}, SKIP),
         (("--core", "full"), {}, "skip_nonrelocated_elf_images"),
         (("--full-core",), {}, "skip_nonrelocated_elf_images"),

@@ -118,7 +118,7 @@ def test_a_run_whose_runbook_asked_for_other_variables_then_is_reported(
     rooms: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     then = json.loads((rooms / "ima" / "report.json").read_text())
-    assert "skip_constbank_memory" in (rooms / "ima" / "events.jsonl").read_text()  # which cores keep by default today
+    assert "skip_shared_memory" in (rooms / "ima" / "events.jsonl").read_text()  # which cores keep by default today
     for command in (["runs", "report", "ima", "--format", "json"], ["runbook", "--resume", "ima", "--json"]):
         assert main(command) == 3
         assert lasting(printed(capsys)["steps"]) == lasting(then["steps"])

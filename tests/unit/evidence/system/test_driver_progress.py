@@ -96,3 +96,51 @@ def test_a_newer_driver_says_only_that_a_dump_begins() -> None:
     assert (progress.begun, progress.exceptions, progress.cut_short) == (True, (), False)
     (finding,) = driver_findings(progress)
     assert finding.level.value == "error"
+
+
+# As driver 580.159.04 wrote it on an H100: constant banks alone, of which the last 256 bytes cannot be read.
+AT_CONSTANTS = """\
+[01:06:00.844542] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)
+[01:06:00.844547] coredump:   - Device: 0
+[01:06:00.996214] coredump: Writing ELF file to /tmp/cores/a-neg1.nvcudmp
+[01:06:00.996230] coredump: Current working directory is /tmp/cwd
+[01:06:00.996275] coredump: Writing out global memory (69120 bytes)
+[01:06:00.997043] coredump: 95%...
+CUDA error: an illegal memory access was encountered
+"""
+
+
+def test_a_driver_that_gave_up_at_the_constant_banks_is_told_from_a_process_that_was_killed() -> None:
+    exception, cut = driver_findings(parse_driver_progress(AT_CONSTANTS))
+    assert exception.next_step is None, "there is no dump to read"
+    assert cut.message == "0 of 1 GPU core dump finished: the driver gave up at the constant banks"
+    assert cut.next_step is not None
+    assert cut.next_step.command is not None
+    assert cut.next_step.command.endswith("=skip_nonrelocated_elf_images,skip_global_memory,skip_constbank_memory")
+
+
+def test_memory_in_whole_pages_and_finished_dumps_are_no_constant_banks() -> None:
+    killed = parse_driver_progress(AT_CONSTANTS.replace("69120", str(14 << 20)))
+    assert (killed.cut_short, killed.at_constants) == (True, False)
+    assert "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS" in str(driver_findings(killed)[1].next_step)
+    whole = parse_driver_progress(AT_CONSTANTS + "coredump: Writing out device table\ncoredump: All done (took 00s)\n")
+    assert (whole.cut_short, whole.at_constants) == (False, False)
+    (finding,) = driver_findings(whole)
+    assert finding.next_step is not None
+
+
+def test_a_dump_that_another_rank_finished_is_still_to_be_read() -> None:
+    both = NEW + AT_CONSTANTS
+    first, second, cut = driver_findings(parse_driver_progress(both))
+    assert first.next_step == second.next_step
+    assert first.next_step is not None
+    assert cut.message.startswith("1 of 2 GPU core dumps finished")
+
+
+def test_a_driver_that_says_nothing_after_it_began_has_given_up() -> None:
+    begun = "[01:09:36.549050] coredump: Starting GPU coredump generation\n"
+    (finding,) = driver_findings(parse_driver_progress(begun + "CUDA error: misaligned address\n"))
+    assert finding.message == "a kernel raised a GPU exception, and the driver gave up its core dump at once"
+    assert "core FILE" not in str(finding.next_step)
+    collecting = parse_driver_progress(begun + "[01:09:36.6] coredump: SM 1/132 has finished state collection\n")
+    assert not collecting.silent
