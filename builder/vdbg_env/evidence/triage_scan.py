@@ -49,6 +49,9 @@ _STARTS_A_LINE = re.compile(
 )
 
 
+_DISMISSING = 2  # of a literal that is looked for, what else it is
+
+
 class Candidate(NamedTuple):
     """A line that holds a literal: the 1-based number of its first physical line, and its bytes without breaks.
 
@@ -66,12 +69,15 @@ class LineScanner:
     """Takes the bytes of one log in chunks of any size and yields candidate lines, in order.
 
     `literals` are all that may be looked for, `frequent` those of lines that a healthy log is full of. These are looked
-    for only while `alert` is set, the others while `watch` names them. While `hold` is set, `before` can look back. The
+    for only while `alert` is set, the others while `watch` names them. A line in which one is after a `dismissing` text
+    is none of the candidates. While `hold` is set, `before` can look back. The
     consumer may change all of them between two candidates.
     """
 
-    def __init__(self, literals: Iterable[str], frequent: Iterable[str]) -> None:
-        self._frequent, watched = frozenset(frequent), frozenset(literals)
+    def __init__(
+        self, literals: Iterable[str], frequent: Iterable[str], dismissing: frozenset[str] = frozenset()
+    ) -> None:
+        self._frequent, self._dismissing, watched = frozenset(frequent), dismissing, frozenset(literals)
         self.texts = tuple(sorted(self._frequent | watched))
         self._alert = True
         self.hold = False
@@ -82,7 +88,7 @@ class LineScanner:
         self._line = 1  # number of the first line in the buffer
         self._tail = False  # the last block ended within a line
         self._scanned = 0
-        self._sets: dict[tuple[frozenset[str], bool], list[bool]] = {}
+        self._sets: dict[tuple[frozenset[str], bool], list[int]] = {}
         self._block = b""  # what is scanned; where the line in it begins that was yielded last, and its number
         self._begin, self._number = 0, 1
         # Blocks before this one, each with its first line, and where it ends.
@@ -111,7 +117,9 @@ class LineScanner:
         self._watched = literals
         if (literals, self._alert) not in self._sets:  # what is looked for changes back and forth between a few sets
             often = self._frequent if self._alert else frozenset()
-            self._sets[literals, self._alert] = [text in literals or text in often for text in self.texts]
+            self._sets[literals, self._alert] = [
+                _DISMISSING if text in self._dismissing else text in literals or text in often for text in self.texts
+            ]
         self._looked_for = self._sets[literals, self._alert]
 
     def before(self, writer: str | None, mark: bytes, count: int) -> int:
@@ -196,13 +204,21 @@ class LineScanner:
         text = self._context + self._block
         # Up to `taken` of what is joined, which is `at` of the text in line `number`, all has been yielded.
         taken, at, number = 0, before, self._line
+        dismissed = -1
         matches = self._automaton.find_matches_as_indexes(joined, overlapping=True)
         for index, (literal, place, ended) in enumerate(matches):
-            if place < taken or place >= limit or not self._looked_for[literal]:
+            if place < taken or place >= limit or not (wanted := self._looked_for[literal]):
+                continue
+            if wanted == _DISMISSING:
+                dismissed = place
                 continue
             found = _passed(text, at, place - taken)
             begin = text.rfind(b"\n", 0, found) + 1
             number += found - at - (place - taken)
+            if dismissed >= place - (found - begin):
+                at = _line_end(text, found)
+                taken = place + at - found
+                continue
             end = _line_end(text, found if ended - place <= 1 else _passed(text, found, ended - 1 - place))
             if text[begin] not in _SURE_STARTS or (end < len(text) and text[end + 1 : end + 2] not in _SURE_STARTS):
                 begin, end = _unfold(text, begin, end)
@@ -457,7 +473,7 @@ class LogClassifier:
 
     def __post_init__(self) -> None:
         frequent = [literal for rule in self.book.scanned if rule.role in _HEALTH for literal in rule.literals]
-        self._scanner = LineScanner(self.book.texts, frequent)
+        self._scanner = LineScanner(self.book.texts, frequent, self.book.dismissing)
         self._scanner.watch(self._wanted())
         self._places = [
             None if text in self.book.dismissing else self.book.holders.get(text, ()) for text in self._scanner.texts

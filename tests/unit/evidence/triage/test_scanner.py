@@ -64,3 +64,17 @@ def test_a_line_of_source_is_no_evidence_but_a_traceback_in_one_line_is() -> Non
     )
     assert triage_bytes(source).root_cause is None
     assert triage_bytes(source + whole).failure.name == "illegal-memory-access"
+
+
+def test_a_line_in_which_a_dismissing_text_comes_first_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triage_scan, "BLOCK", 3000)
+    lines = log_of(random.Random(9))
+    scanner = LineScanner([*TEXTS, "step"], [], frozenset(["step"]))
+    found = [one.number for one in chain(scanner.feed(b"\n".join(lines)), scanner.finish())]
+
+    def first(line: bytes, texts: list[str]) -> int:
+        return min((at + len(text) for text in texts for at in places(line, text.encode())), default=len(line) + 1)
+
+    expected = [n for n, line in enumerate(lines, 1) if len(line) >= first(line, TEXTS) < first(line, ["step"])]
+    assert found == expected
+    assert len(expected) < sum(first(line, TEXTS) <= len(line) for line in lines)
