@@ -20,7 +20,9 @@ from gpucore.core_layout import GridRow, LaneRow, SectionType
 from gpucore.core_reader import CoreSections, Device, GpuCore
 from gpucore.dwarf import Place
 from gpucore.explain.address import Address
+from gpucore.explain.algebra import of
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
+from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
 from gpucore.explain.wait import Wait, barrier_before, explain_wait
 from gpucore.explain.why import Why, explain_place
@@ -30,6 +32,7 @@ Programs: TypeAlias = Callable[[CodeMap, Place], Program | None]
 """Gives the disassembled code around a place; None where it cannot be disassembled."""
 
 _MOST_LANES: Final = 32
+_PAGE: Final = 4096  # bytes: memory is mapped in no smaller piece
 
 
 def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs: Programs) -> Why | None:
@@ -50,8 +53,7 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
         return why
     snapshot = take_snapshot(core, sections, fault.scope, fault.first, fault.grid, why.address)
     numbers = Numbers(why.address, snapshot)
-    if fault.scope is not Scope.LANE:  # the whole warp has the exception: explain a thread whose address is bad
-        choose_thread(why, numbers)
+    choose_thread(why, numbers)
     return replace(why, numbers=numbers)
 
 
@@ -102,14 +104,32 @@ def find_thread(device: Device, at: Coordinates) -> FaultingThread | None:
 
 
 def choose_thread(why: Why, numbers: Numbers) -> None:
-    """Choose the first thread whose address is certainly bad to be explained; the first of all where none is."""
-    with_numbers = replace(why, numbers=numbers)
-    first = numbers.chosen
-    for place in numbers.accessing():
+    """Choose the thread to explain: GPUs mark all threads of a warp, and one bad address is enough for that.
+
+    It is one whose address is certainly bad, of the first thread and those with the least and the greatest address.
+    Where none certainly is, the one that is farthest from its pointer: if any is out of bounds, that one is.
+    """
+    first, places = numbers.chosen, numbers.accessing()
+    far = {place: far for place in places if (far := _distance(why, numbers, place)) is not None}
+    ends = [first, min(far, key=lambda place: far[place]), max(far, key=lambda place: far[place])] if far else [first]
+    for place in dict.fromkeys(ends):
         numbers.chosen = place
-        if with_numbers.numbers_judged():
+        if replace(why, numbers=numbers).numbers_judged():
             return
-    numbers.chosen = first
+    numbers.chosen = max(ends, key=lambda place: abs(far.get(place, 0)))
+    if abs(far.get(numbers.chosen, 0)) - abs(far.get(first, 0)) >= _PAGE:
+        numbers.choice = "farthest"
+    else:
+        numbers.chosen = first
+        numbers.choice = "any" if len(far) == len(places) else "unsure"
+
+
+def _distance(why: Why, numbers: Numbers, place: int) -> int | None:
+    """Return how far from its pointer a thread's address is; None where that is not known."""
+    base, numbers.chosen = why.address.base, place
+    value = numbers.value(why.address.formula)
+    start = numbers.value(of(base.value)) if base is not None else 0
+    return None if value is None or start is None else signed(value - start, 64)
 
 
 def _calls(code: CodeMap, place: Place, fault: Fault) -> tuple[int, ...]:

@@ -36,6 +36,9 @@ from gpucore.sass import Register, uses
 How = Literal["read", "computed", "solved", "one register"]
 """In a register or in the core; from values that were; from equations; by one register that nothing else confirms."""
 
+Choice = Literal["certain", "any", "farthest", "unsure"]
+"""Its address is bad, or the only one; all are close together; it is far from them; some addresses are not known."""
+
 Carrier: TypeAlias = tuple[int | None, Resource]
 """A register of a thread, by the thread's number in its warp; None for a uniform register."""
 
@@ -155,6 +158,8 @@ class Numbers:
         self._judge()
         self.chosen = next(iter(self.accessing()), 0)
         """The thread that is explained, as its place in the warp."""
+        self.choice: Choice = "certain"
+        """Why it is that one."""
 
     # Answers.
 

@@ -189,6 +189,10 @@ def _lines_of_numbers(why: Why) -> list[str]:
         apart = "" if step is None else f", {step} bytes apart" if step else ", all the same"
         first, last = min(a for _, a in found), max(a for _, a in found)
         lines.append(f"{len(found)} of {count} threads that ran it: {first:#x} to {last:#x}{apart}")
+    if numbers.choice == "farthest":
+        lines.append(f"all {count} are marked: this one, the farthest from its pointer, is out of bounds if any is")
+    elif numbers.choice == "unsure" and count > 1 and why.value_of_address is not None:
+        lines.append(f"all {count} threads that ran it are marked: the bad address may be another one's")
     evidence = (
         f"{numbers.agree:,} registers agree, {numbers.disagree or 'none'} disagree{'' if numbers.disagree else 's'}"
     )
@@ -259,7 +263,7 @@ def _unknown(why: Why, words: Words) -> list[str]:
 
 def _what(base: Base) -> str:
     if base.argument is None:
-        return "a loaded pointer"
+        return "a pointer of its caller" if base.value.kind == "entry" else "a loaded pointer"
     kind = f", {base.argument.type}" if base.argument.type else ""
     return f"argument {base.argument.number}{kind}"
 

@@ -174,9 +174,10 @@ def with_owner(why: AddressWhy, maps: Sequence[MemoryMap], *, at: float | None =
     `at` is when the access failed, in seconds since 1970.
     """
     document = why.document
+    value, base = document["value"], _pointer(document["base"])
+    maps = [one for one in maps if one.source != "core" or _has_one_of(one, value, base)]
     if not maps or document["space"] not in {"global", "generic"}:
         return why
-    value, base = document["value"], _pointer(document["base"])
     owners = None if value is None else ask(maps, value, base=base, width=document["width"], at=at)
     best = owners.best.map if owners else maps[0]
     bases = [document["base"], *(load["base"] for load in document["loads"])]
@@ -195,6 +196,11 @@ def with_owner(why: AddressWhy, maps: Sequence[MemoryMap], *, at: float | None =
             "owner": owners.document if owners else None,
         },
     )
+
+
+def _has_one_of(memory: MemoryMap, *addresses: int | None) -> bool:
+    """Say whether a core's memory has an address: where the program's is skipped, some of the driver's own is there."""
+    return any(True for address in addresses if address is not None for _ in memory.memory.holding(address))
 
 
 def _pointer(base: Mapping[str, Any] | None) -> int | None:

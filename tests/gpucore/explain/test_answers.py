@@ -13,16 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucore import CodeMap
+from gpucore.core import Scope, find_faults
+from gpucore.core_reader import CoreSections, read_core
 from gpucore.explain import Program, Why, explain_place, explain_wait, wait_json, wait_text, why_json, why_text
 from gpucore.explain.address import access_of
 from gpucore.explain.algebra import Atom, atom, inside, leaf
 from gpucore.explain.code import Code, Routine
 from gpucore.explain.evaluate import Unknown, Values
-from gpucore.explain.fault import choose_thread
+from gpucore.explain.fault import choose_thread, explain_fault
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
 from gpucore.explain.wait import barrier_before
 from gpucore.sass import Register, read_listings
+from tests.builders.core_builder import (
+    BlockSpec,
+    CoreSpec,
+    DeviceSpec,
+    LaneSpec,
+    LaunchSpec,
+    ModuleSpec,
+    WarpSpec,
+    build_core,
+)
 from tests.support.golden import assert_golden
 
 DATA = Path(__file__).parents[2] / "data" / "explain"
@@ -284,6 +296,45 @@ def test_the_thread_whose_address_is_bad_is_explained_where_its_whole_warp_faile
     assert mixed.numbers.lane is not None
     assert mixed.numbers.lane.thread == (9, 0, 0)
     assert [j.kind for j in mixed.numbers_judged()] == ["negative index"]
+
+
+def warp_of_two_turns(far: int) -> bytes:
+    """A core whose warp is marked in all threads, as an H100 marks it: thread 9 is in turn `far`, all others in 7."""
+    (why, odd), (_, even) = gathered(3, far), gathered(3)
+    at = why.address.offset
+    lanes = {
+        n: LaneSpec(offset=at, registers=(odd if n == 9 else even).lanes[n].general) for n in range(32)
+    }  # fmt: skip
+    uniform = {6: 128, 7: 1000, 8: 4096, 10: 0x60000000, 11: 0x7F12}
+    warp = WarpSpec(
+        offset=at, error_offset=at, exception=14, lanes=lanes, uniform=[uniform.get(n, 0) for n in range(63)]
+    )
+    launch = LaunchSpec(kernel="gather(", grid=(64, 8, 1), block=(128, 2, 1))
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=(DATA / "why_sm90.cubin").read_bytes())], launches=[launch],
+        blocks=[BlockSpec(block=BLOCK, warps=[warp])],
+    )  # fmt: skip
+    return build_core(CoreSpec(devices=[device]))
+
+
+@pytest.mark.parametrize(("far", "thread"), [(1 << 20, (9, 0, 0)), (8, (0, 0, 0))])
+def test_of_a_warp_that_is_marked_as_a_whole_the_thread_is_explained_that_is_farthest_away(
+    far: int, thread: tuple[int, int, int]
+) -> None:
+    data = warp_of_two_turns(far)
+    core = read_core(data)
+    (fault,) = find_faults(core)
+    assert (fault.scope, fault.threads) == (Scope.LANE, 32)
+    instructions = program("gather").instructions
+    why = explain_fault(
+        core, CoreSections(data), fault, lambda code, place: Program(code, place.section, instructions, source)
+    )
+    assert why is not None
+    assert why.numbers is not None
+    assert why.numbers.lane is not None
+    assert why.numbers.lane.thread == thread
+    said = "all 32 are marked: this one, the farthest from its pointer, is out of bounds if any is"
+    assert (said in why_text(why)) is (thread != (0, 0, 0))
 
 
 @settings(max_examples=60, deadline=None)

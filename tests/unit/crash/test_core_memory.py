@@ -14,6 +14,8 @@ from tests.support.schemas import Contract
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash.core import cores_json, cores_text, read_cores
 from vdbg_env.crash.files import SourceFiles
+from vdbg_env.crash.memory_files import with_owner
+from vdbg_env.crash.memory_map import MemoryMap, Region
 from vdbg_env.report import pages
 
 RECORDING = SHIPPED_DATA / "runbooks" / "recordings" / "illegal-memory-access"
@@ -104,6 +106,15 @@ def test_pointers_are_named_by_what_they_point_to(tmp_path: Path) -> None:
 
 def test_a_core_without_a_map_has_no_owner() -> None:
     assert WHY and "owner" not in WHY.document
+
+
+@pytest.mark.parametrize(("block", "said"), [((BASE, 4096), True), ((0x7F0000000000, 65536), False)])
+def test_memory_of_a_core_that_lacks_the_array_says_nothing_of_what_is_near(block: tuple[int, int], said: bool) -> None:
+    assert WHY
+    held = Region(address=block[0], bytes=block[1], kind="section")
+    found = with_owner(WHY, (MemoryMap(file="core", blocks=(held,), source="core"),))
+    assert bool(found.document.get("owner")) is said
+    assert any("memory map" in line or "past the end" in line for line in found.lines) is said
 
 
 def test_core_takes_the_map_that_is_given(tmp_path: Path) -> None:
