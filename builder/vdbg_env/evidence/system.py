@@ -213,6 +213,10 @@ _NAME = re.compile(r"name=([^,]+)")
 _CHANNEL = re.compile(r"\b(?:Ch|[Cc]hannel(?: ID)?)[: ] ?(?:0x)?([0-9a-fA-F]{1,16})\b")
 _FAULT_ADDRESS = re.compile(r"faulted @ 0x([0-9a-fA-F_]+)")
 _FAULT_TYPE = re.compile(r"Fault is of type (\w+)(?:\s+ACCESS_TYPE_(?:VIRT_|PHYS_)?(\w+))?")
+# What driver 580 prints on an H100 for every process that is armed for core dumps. The address beside it is none: with
+# a known truth it was 0x1827..., 0x1867... or 0, where unarmed processes had the very page, and FAULT_PDE.
+_NOT_TOLD = "UNRECOGNIZED_FAULT"
+_WARP = re.compile(r"SM Warp Exception on \([^)]{1,60}\): (\w[\w /-]{0,60})")
 _OTHER = re.compile(
     r"NVRM: (?!.*Xid).*(?:failed|error|mismatch|fallen off|RmInitAdapter|API mismatch|GPU .* lost|not supported)",
     re.IGNORECASE,
@@ -306,7 +310,7 @@ def kernel_log_findings(log: KernelLog, owner: OwnerOf = lambda _: ((), None)) -
 def _xid_finding(xid: Xid) -> Finding:
     meaning = xid.meaning
     who = f" of process {xid.pid} ({xid.process})" if xid.pid else ""
-    fault = f", {xid.fault} at {xid.address:#x}" if xid.fault and xid.address is not None else ""
+    fault = f", {xid.fault}{f' at {xid.address:#x}' if xid.address is not None else ''}" if xid.fault else ""
     if xid.nvlink:
         fatal = "fatal" if xid.nvlink.fatal else "not fatal"
         fault = f", {xid.nvlink.unit} on link {xid.nvlink.link} ({fatal})"
@@ -318,7 +322,8 @@ def _xid_finding(xid: Xid) -> Finding:
         level=Level.WARNING if xid.severity == "follow-up" else Level.ERROR,
         message=f"Xid {xid.code} on {xid.bus}{instance}{who}: {meaning.name}{fault}",
         how_known=HowKnown.KERNEL_LOG,
-        confidence=0.9 if xid.severity == "hardware" else 0.8,
+        # A line without a process may be about any program of the GPU: what the workload itself says goes before it.
+        confidence=0.9 if xid.severity == "hardware" else 0.8 if xid.pid or xid.severity == "check" else 0.6,
         next_step=NextStep(RECOVERY_ACTIONS.get(xid.recovery or "", meaning.action)),
     )
 
@@ -327,7 +332,9 @@ def _xid(match: re.Match[str], number: int, line: str) -> Xid:
     rest = match[4] or ""
     caused_by, recovery, nvlink = _CAUSED_BY.search(rest), _RECOVERY.search(rest), _NVLINK.search(rest)
     pid, name, channel = _PID.search(rest), _NAME.search(rest), _CHANNEL.search(rest)
-    address, fault = _FAULT_ADDRESS.search(rest), _FAULT_TYPE.search(rest)
+    address, fault, warp = _FAULT_ADDRESS.search(rest), _FAULT_TYPE.search(rest), _WARP.search(rest)
+    if fault and fault[1] == _NOT_TOLD:
+        address = fault = None
     process = name[1].strip() if name else None
     return Xid(
         code=int(match[3][:6]),
@@ -337,7 +344,7 @@ def _xid(match: re.Match[str], number: int, line: str) -> Xid:
         process=None if process == "<unknown>" else process,
         channel=channel[1] if channel else None,
         address=int(address[1].replace("_", "") or "0", 16) if address else None,
-        fault=fault[1] if fault else None,
+        fault=fault[1] if fault else warp[1] if warp else None,
         access=fault[2] if fault else None,
         text=line[match.start() :],
         instance=int(match[2]) if match[2] else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,8 @@ from vdbg_env.run.library import BuiltinContext, BuiltinResult, builtin
 from vdbg_env.run.stale import RUNTIMES, Versions, installed_versions, mismatches, shipped_tables, workload_python
 from vdbg_env.runbook.state import ResultValue
 from vdbg_env.runbook.workload import Settings, settings_of, stale_settings
+from vdbg_env.supervisor.control_files import LOCK
+from vdbg_env.supervisor.process_tree import listed
 
 _PACKAGES = (
     "vllm", "torch", "triton", "flashinfer-python", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13", *RUNTIMES
@@ -448,6 +451,7 @@ def _beside_ours(read: DecodedCore) -> str:
 _EVENTS_SINCE = 615  # the driver branch that has GPU operational events; never met by us
 _CAP_SYS_PTRACE = 19
 _SHOWN = 3  # the last of what went before
+_INITIAL_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO: the process numbers of the kernel itself, which the driver prints
 # Variables that change a crash's behaviour; left over from an earlier session they make every step a lie.
 _TELLING = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "CUDA_DEVICE_WAITS_ON_EXCEPTION",
             "CUDA_COREDUMP_FILE", "PYTORCH_NO_CUDA_MEMORY_CACHING", "VLLM_TRACE_FUNCTION")  # fmt: skip
@@ -480,7 +484,8 @@ def gpu_health(context: BuiltinContext) -> BuiltinResult:
     findings: list[Finding] = []
     results |= _gpus(context.programs, notes)
     maps = maps_of_run(context.run_directory)
-    xids, from_log = _kernel_log(context.programs, context.began_s, notes, lambda xid: owner_of_fault(xid, maps))
+    ours = _pids_of_run(context.run_directory)
+    xids, from_log = _kernel_log(context.programs, context.began_s, notes, lambda xid: owner_of_fault(xid, maps), ours)
     results |= xids
     findings += from_log
     ptrace = may_trace()
@@ -560,7 +565,7 @@ def _described(gpu: Gpu) -> str:
 
 
 def _kernel_log(
-    programs: ProgramRunner, began_s: float, notes: list[str], owner: OwnerOf
+    programs: ProgramRunner, began_s: float, notes: list[str], owner: OwnerOf, ours: frozenset[int] | None
 ) -> tuple[dict[str, ResultValue], tuple[Finding, ...]]:
     """Read the kernel's ring buffer; inside a container it is usually closed, and that is no clean bill."""
     program = programs.which("dmesg")
@@ -579,7 +584,10 @@ def _kernel_log(
     earlier, log = (parse_kernel_log(text).of_the_machine for text in split_at(done.stdout, began_s))
     notes += _not_of_this_run(earlier)
     lasting = tuple(x for x in earlier.xids if not _of_a_program(x))
-    whole = replace(log, xids=(*lasting, *log.xids), driver_errors=(*earlier.driver_errors, *log.driver_errors))
+    foreign = [x for x in log.xids if ours is not None and _of_another(x, ours)]
+    notes += dict.fromkeys(f"of no process of this run: {_short(xid)}" for xid in foreign)
+    own = (x for x in log.xids if x not in foreign)
+    whole = replace(log, xids=(*lasting, *own), driver_errors=(*earlier.driver_errors, *log.driver_errors))
     return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(whole, owner)
 
 
@@ -588,8 +596,34 @@ def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:
     for pid, name in earlier.killed_for_memory[-_SHOWN:]:
         yield f"before this run the kernel OOM-killed {name} ({pid})"
     for xid in [x for x in earlier.xids if _of_a_program(x)][-_SHOWN:]:
-        who = f" of {xid.process} ({xid.pid})" if xid.pid else ""
-        yield f"before this run: Xid {xid.code}{who} on {xid.bus}, {xid.meaning.name}"
+        yield f"before this run: {_short(xid)}"
+
+
+def _short(xid: Xid) -> str:
+    who = f" of {xid.process} ({xid.pid})" if xid.pid else ""
+    return f"Xid {xid.code}{who} on {xid.bus}, {xid.meaning.name}"
+
+
+def _pids_of_run(folder: Path) -> frozenset[int] | None:
+    """Return the processes of a run by the numbers that the driver prints; None where theirs are others, or unknown."""
+    locks = list(folder.glob(f"steps/*/*/*/{LOCK}"))
+    if not locks or not all(_numbered_as_the_kernel_does(lock) for lock in locks):
+        return None
+    return frozenset(pid for lock in locks for pid, _ in listed(str(lock.parent)))
+
+
+def _numbered_as_the_kernel_does(lock: Path) -> bool:
+    try:
+        said = [json.loads(line) for line in lock.read_text("utf-8", "replace").splitlines()]
+    except (OSError, ValueError):
+        return False
+    return any(isinstance(one, dict) and one.get("pid_namespace") == _INITIAL_NAMESPACE for one in said)
+
+
+def _of_another(xid: Xid, ours: frozenset[int]) -> bool:
+    """Whether an Xid is about a program that the run did not start; MPS's server has the channels of its clients."""
+    served = (xid.process or "").startswith("nvidia-cuda-mps")
+    return _of_a_program(xid) and xid.pid is not None and xid.pid not in ours and not served
 
 
 def _of_a_program(xid: Xid) -> bool:

@@ -222,7 +222,8 @@ class AttemptTree:
 
     def described(self) -> dict[str, Any]:
         """Return what another engine needs to know of it."""
-        return {"held_by": self.held_by, "cgroup": self.cgroup.path if self.cgroup else None}
+        group = self.cgroup.path if self.cgroup else None
+        return {"held_by": self.held_by, "cgroup": group, "pid_namespace": _pid_namespace()}
 
     def not_entered(self) -> None:
         """Do without the cgroup, which the kernel did not let the workload in."""
@@ -302,7 +303,7 @@ def _left(directory: str, mark_name: str, mark: str, groups: list[Cgroup]) -> li
     """Return every living process of an attempt: members, listed ones, those with the mark, and all below them."""
     found = {one.pid: one for one in processes()}
     wanted = {pid for group in groups for pid in group.pids()}
-    wanted |= {pid for pid, start in _listed(directory) if pid in found and found[pid].start == start}
+    wanted |= {pid for pid, start in listed(directory) if pid in found and found[pid].start == start}
     wanted |= {one.pid for one in marked(mark_name.encode(), os.fsencode(mark))}
     wanted -= {0, 1, os.getpid()}
     mine = [found[pid] for pid in wanted if pid in found]
@@ -310,7 +311,14 @@ def _left(directory: str, mark_name: str, mark: str, groups: list[Cgroup]) -> li
     return [one for one in whole.values() if one.state not in "ZX" and one.pid != os.getpid()]
 
 
-def _listed(directory: str) -> list[tuple[int, int]]:
+def _pid_namespace() -> int | None:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+    except OSError:
+        return None
+
+
+def listed(directory: str) -> list[tuple[int, int]]:
     """Return pid and start time of what a supervisor saw; nothing of what it saw before the machine's last start."""
     try:
         descriptor = open_file(f"{directory}/{LISTED}", os.O_RDONLY)

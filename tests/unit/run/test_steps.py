@@ -28,6 +28,7 @@ from vdbg_env.run.library import BuiltinSteps, builtins, catalogue
 from vdbg_env.runbook.model import Builtin, Data, Kind, Runbook
 from vdbg_env.runbook.state import Facts, Finish, RunState, StepResult, UseBuiltin, Verdict
 from vdbg_env.runbook.workload import Inputs
+from vdbg_env.supervisor.proc import boot_id
 
 CUBINS = Path(__file__).parents[2] / "data" / "cubins"
 Answer = str | HostNotAble
@@ -312,6 +313,34 @@ def test_what_a_program_did_to_a_gpu_before_the_run_is_no_finding_of_it_and_a_br
     assert [f.rule for f in result.findings] == ["xid-48", "xid-13"]
     assert "before this run: Xid 31 of python (77) on 0000:1b:00, GPU memory page fault (MMU fault)" in result.notes
     assert result.results["xids"] == [31, 45, 48, 13]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "led_by"), [(0xEFFFFFFC, "(python3)"), (4026532200, "(launch)"), (None, "(launch)")]
+)
+def test_an_xid_of_a_program_that_the_run_did_not_start_is_no_finding_of_it(
+    bench: Bench, namespace: int | None, led_by: str
+) -> None:
+    """On an H100 a neighbour's page fault was told as the cause of a program that had no memory left."""
+    folder = bench.directory / "steps" / "guarded" / "1" / "localhost-0"
+    folder.mkdir(parents=True)
+    (folder / "supervisor.json").write_text(
+        '{"state": "waiting", "pid": 4255}\n' + json.dumps({"state": "armed", "pid_namespace": namespace}) + "\n"
+    )
+    (folder / "processes.txt").write_text(f"{boot_id()}\n4256 7756\n")
+    line = "[100.{}] NVRM: Xid (PCI:0000:00:06): {}, pid={}, name={}, channel 0x00000019"
+    lines = [
+        line.format(1, 31, 3986, "launch"),
+        line.format(2, 31, 4256, "python3"),
+        line.format(3, 48, 3986, "launch"),
+    ]
+    bench.programs = Programs({"dmesg": "\n".join(lines)})
+    result = bench.use("gpu-health")
+    assert [f.rule for f in result.findings] == ["xid-31", "xid-48"]
+    assert led_by in result.findings[0].message
+    told = "of no process of this run: Xid 31 of launch (3986) on 0000:00:06, GPU memory page fault (MMU fault)"
+    assert (told in result.notes) is (led_by == "(python3)")
+    assert result.results["xids"] == [31, 31, 48]
 
 
 def test_a_process_ended_for_memory_during_the_run_is_a_finding(bench: Bench) -> None:

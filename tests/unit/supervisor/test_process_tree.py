@@ -52,6 +52,7 @@ def test_nothing_survives_a_killed_supervisor(tmp_path: Path, mode: str, kinds: 
     start = process(child)
     said = [json.loads(line) for line in (directory / "supervisor.json").read_text().splitlines()]
     assert said[1]["held_by"] == (kinds[0] if kinds else process_tree.LIST)
+    assert said[1]["pid_namespace"] == Path("/proc/self/ns/pid").stat().st_ino
     os.kill(said[0]["pid"], signal.SIGKILL)
 
     resumed = runner(tmp_path, cgroups=kinds).adopt(invocation, directory)

@@ -1,5 +1,7 @@
 """The NVIDIA driver's lines in the kernel log."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +117,29 @@ def test_every_xid_of_the_design_is_in_the_table() -> None:
 @given(st.lists(st.sampled_from([FAULT, FOLLOW_UP, HARDWARE]) | st.text(max_size=40)).map("\n".join))
 def test_any_text_is_read(text: str) -> None:
     kernel_log_findings(parse_kernel_log(text))
+
+
+def test_the_lines_of_an_h100_name_process_exception_and_page_where_the_driver_knows_them() -> None:
+    """From driver 580: the pages of what was not armed are the planted ones; beside UNRECOGNIZED_FAULT stands none."""
+    text = (Path(__file__).parents[3] / "data" / "kernel_log_h100_r580.txt").read_text()
+    xids = parse_kernel_log(text).xids
+    assert len(xids) == len(text.splitlines())
+    pages = {x.pid: (x.address, x.fault, x.access) for x in xids if x.code == 31}
+    planted = {752: 0x7FC208A01000, 1037: 0x7FDA8DF00000}
+    assert {pid: found for pid, found in pages.items() if found != (None, None, None)} == {
+        pid: (page, "FAULT_PDE", "WRITE") for pid, page in planted.items()
+    }
+    assert set(pages) == {489, 603, 752, 1037, 1080, 1129}
+    warps = {x.fault for x in xids if x.code == 13 and x.fault}
+    assert warps == {
+        "MMU Fault", "Out Of Range Address", "Illegal Instruction Encoding", "Illegal Instruction Parameter",
+        "Misaligned Address", "Invalid Address Space",
+    }  # fmt: skip
+    (first, *_) = kernel_log_findings(parse_kernel_log(next(x.text for x in xids if x.fault == "Misaligned Address")))
+    assert first.message.endswith("graphics engine exception, Misaligned Address")
+
+
+def test_what_a_line_without_a_process_says_weighs_less_than_the_workloads_own_words() -> None:
+    named = kernel_log_findings(parse_kernel_log(FAULT))[0]
+    unnamed = kernel_log_findings(parse_kernel_log(FAULT.replace("pid=13332, name=VLLM::EngineCor, ", "")))[0]
+    assert unnamed.confidence < 0.7 < named.confidence
