@@ -360,7 +360,8 @@ def backtrace(sections: CoreSections, thread: FaultingThread) -> tuple[Backtrace
     """Return the calls a thread is in, the nearest first; empty where the dump holds none."""
     table = thread.warp.lane_table
     rows = None if table is None else sections.bytes_of(SectionType.BACKTRACE, table, thread.row_index)
-    return tuple(sorted(BACKTRACE.rows(rows, BACKTRACE.smallest), key=lambda row: row.level)) if rows else ()
+    found = BACKTRACE.rows(rows, BACKTRACE.smallest) if rows else ()
+    return tuple(sorted((row for row in found if row.return_pc), key=lambda row: row.level))
 
 
 def read_registers(sections: CoreSections, thread: FaultingThread) -> Registers:
@@ -410,6 +411,9 @@ def _with_calls(core: GpuCore, sections: CoreSections, fault: Fault, first: Faul
         )
         for row in backtrace(sections, first)
     )  # fmt: skip
+    here = locate(core, fault.device, first.row.virtual_pc, fault.grid)
+    if fault.location is not None and here is not None and here.function != fault.location.function:
+        return fault  # the thread has returned since, and its calls are those of another function
     fault = replace(fault, calls=calls)
     if fault.location is not None:
         return fault

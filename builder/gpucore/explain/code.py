@@ -219,6 +219,17 @@ class Code:
                     todo.append(a)
         return sorted(seen)
 
+    def reachable_from(self, n: int) -> set[int]:
+        """Return the blocks that control may be in after the block of an instruction."""
+        seen: set[int] = set()
+        todo = list(self.after[self.block_of(n)])
+        while todo:
+            b = todo.pop()
+            if b not in seen:
+                seen.add(b)
+                todo += self.after[b]
+        return seen
+
     def block_of(self, n: int) -> int:
         """Return the block of an instruction."""
         return bisect_right(self._starts, n) - 1

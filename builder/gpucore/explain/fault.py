@@ -51,6 +51,9 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
     why = explain_place(program, place.offset, _calls(code, place, fault))
     if why is None or fault.first is None or fault.grid is None or fault.doubts:
         return why
+    if _may_be_another_call(why, code.place(fault.first.row.virtual_pc)):
+        why = explain_place(program, place.offset, ())
+        return why and replace(why, calls_hold=False)
     snapshot = take_snapshot(core, sections, fault.scope, fault.first, fault.grid, why.address)
     numbers = Numbers(why.address, snapshot)
     choose_thread(why, numbers)
@@ -142,6 +145,25 @@ def _calls(code: CodeMap, place: Place, fault: Fault) -> tuple[int, ...]:
     return tuple(reversed(offsets))
 
 
+def _may_be_another_call(why: Why, at: Place | None) -> bool:
+    """Say whether a thread may stand in a later call of the function than the one whose store failed.
+
+    A store stops nothing. Its thread may return and call the function again; then the calls that it is in, and what
+    its registers hold, are those of the later call.
+    """
+    address, code = why.address, why.address.slice.code
+    if address.direction == "read" or at is None or at.section != address.program.section:
+        return False
+    outer = address.program.kernel
+    if outer is not None and code.root.name != outer.name:
+        return code.place(at.offset) is not None
+    own = address.instruction
+    stands = code.place(at.offset, code.contexts[own])
+    return stands is not None and any(
+        other != own and code.block_of(stands) in code.reachable_from(other) for other in code.places(address.offset)
+    )
+
+
 def take_snapshot(
     core: GpuCore, sections: CoreSections, scope: Scope, first: FaultingThread, grid: GridRow, address: Address
 ) -> Snapshot:
@@ -174,6 +196,8 @@ def _lane(
     at = None
     if place is not None and place.section == address.program.section:
         at = code.place(place.offset, code.contexts[address.instruction])
+        if at is None and len(places := code.places(place.offset)) == 1:  # a store's thread may have returned since
+            at = places[0]
     failed = scope is not Scope.LANE or row.exception == first.row.exception
     return Lane(row.lane, (row.thread_x, row.thread_y, row.thread_z), at, _words(held), failed)
 

@@ -404,7 +404,7 @@ class Numbers:
     def _collect(self, at: int) -> list[tuple[Resource, Poly]]:
         n, code = self.address.instruction, self._code
         straight = code.block_of(at) == code.block_of(n) and at >= n
-        later = None if straight else self._reachable_from(n)
+        later = None if straight else self._code.reachable_from(n)
         registers: list[Resource] = [Register("R", k) for k in range(255)]
         registers += [Register("UR", k) for k in range(len(self.snapshot.uniform))]
         found: list[tuple[Resource, Poly]] = []
@@ -449,17 +449,6 @@ class Numbers:
             seen.update(before)
         return False
 
-    def _reachable_from(self, n: int) -> set[int]:
-        code = self._code
-        seen: set[int] = set()
-        todo = list(code.after[code.block_of(n)])
-        while todo:
-            b = todo.pop()
-            if b not in seen:
-                seen.add(b)
-                todo += code.after[b]
-        return seen
-
     def _defined_in(self, r: Resource, n: int, blocks: set[int]) -> bool:
         """Say whether a register may have been written again after instruction n."""
         code = self._code
@@ -472,7 +461,7 @@ class Numbers:
     def _cycle(self) -> frozenset[int]:
         """The blocks on a way from the access back to it; none outside of loops."""
         code, own = self._code, self._code.block_of(self.address.instruction)
-        after = self._reachable_from(self.address.instruction)
+        after = self._code.reachable_from(self.address.instruction)
         back, todo = set[int](), [own] if own in after else []
         while todo:
             b = todo.pop()

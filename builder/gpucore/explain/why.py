@@ -33,6 +33,8 @@ class Why:
     """What the source calls the loaded values, by their number."""
     numbers: Numbers | None = None
     """What a core adds; None for an answer from the code alone."""
+    calls_hold: bool = True
+    """Whether the calls that the thread is in are those of the access; after a store it may be in later ones."""
 
     def value(self, p: Poly | None) -> int | None:
         """Return the value of a formula for the thread that is explained; None where it is not known."""
@@ -263,7 +265,8 @@ def _unknown(why: Why, words: Words) -> list[str]:
 
 def _what(base: Base) -> str:
     if base.argument is None:
-        return "a pointer of its caller" if base.value.kind == "entry" else "a loaded pointer"
+        low = base.value.args[0] if base.value.kind == "wide" else base.value
+        return "the caller's pointer" if isinstance(low, Atom) and low.kind == "entry" else "a loaded pointer"
     kind = f", {base.argument.type}" if base.argument.type else ""
     return f"argument {base.argument.number}{kind}"
 

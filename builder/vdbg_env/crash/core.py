@@ -179,7 +179,11 @@ def explained(
         addresses = tuple(address and with_owner(address, known, at=_time_of(read)) for address in addresses)
     rest = (None,) * (len(read.faults) - len(addresses))
     left_out = (_NO_ARGUMENTS,) if _lacks_arguments(read, sections) else ()
-    return replace(told, addresses=(*addresses, *rest), notes=(*told.notes, *explainer.notes, *left_out))
+    faults = tuple(
+        replace(fault, calls=()) if address and not address.calls_hold else fault
+        for fault, address in zip_longest(read.faults, addresses)
+    )
+    return replace(told, faults=faults, addresses=(*addresses, *rest), notes=(*told.notes, *explainer.notes, *left_out))
 
 
 def _lacks_arguments(read: DecodedCore, sections: CoreSections) -> bool:

@@ -164,6 +164,8 @@ class AddressWhy:
 
     lines: tuple[str, ...]
     document: Mapping[str, Any]
+    calls_hold: bool = True
+    """Whether the calls that the thread is in are those of the access."""
 
 
 class Explainer:
@@ -217,7 +219,7 @@ class Explainer:
                     return answer
                 if isinstance(why, Wait):
                     return AddressWhy(lines=tuple(wait_text(why)), document=wait_json(why))
-                answer = AddressWhy(lines=tuple(why_text(why)), document=why_json(why))
+                answer = AddressWhy(lines=tuple(why_text(why)), document=why_json(why), calls_hold=why.calls_hold)
                 if not answer.document["not_known"]:
                     return answer
             except ANY_ERROR as error:

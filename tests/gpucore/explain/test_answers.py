@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpucore import CodeMap
-from gpucore.core import Scope, find_faults
+from gpucore.core import Scope, find_faults, with_callers
 from gpucore.core_reader import CoreSections, read_core
 from gpucore.explain import Program, Why, explain_place, explain_wait, wait_json, wait_text, why_json, why_text
 from gpucore.explain.address import access_of
@@ -24,7 +24,7 @@ from gpucore.explain.fault import choose_thread, explain_fault
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
 from gpucore.explain.wait import barrier_before
-from gpucore.sass import Register, read_listings
+from gpucore.sass import Instruction, Register, read_listings
 from tests.builders.core_builder import (
     BlockSpec,
     CoreSpec,
@@ -107,6 +107,47 @@ def test_a_called_function_is_explained_as_called_from_each_place() -> None:
         assert line.startswith("= table (argument 2, int const*) + 4 * ")
         assert "threadIdx.x" in line
         assert line.endswith(" + 1)") is is_second
+
+
+def a_core_of_calls(stands: int, calls: tuple[int, ...]) -> tuple[Sequence[Instruction], bytes]:
+    """The called function of `calls` with a store in place of its load, which failed; its threads stand elsewhere."""
+    load = the_access("calls", "LDG").address.offset
+    whole = json.loads((DATA / "why_sm90.json").read_text())
+    (function,) = [x for x in whole[1] if x["function-name"].startswith("_Z5calls")]
+    stores = [x for x in function["sass-instructions"] if x["opcode"].startswith("STG")]
+    function["sass-instructions"][load // 16] = stores[-1]
+    (listing,) = [x for x in read_listings(json.dumps(whole)) if x.name == function["function-name"]]
+    warp = WarpSpec(offset=load + stands, error_offset=load, exception=14, calls=calls)
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=(DATA / "why_sm90.cubin").read_bytes())], launches=[LaunchSpec(kernel="calls(")],
+        blocks=[BlockSpec(block=BLOCK, warps=[warp])],
+    )  # fmt: skip
+    return listing.instructions, build_core(CoreSpec(devices=[device]))
+
+
+@pytest.mark.parametrize(("number", "hold"), [(0, True), (1, False)])
+def test_a_store_whose_thread_may_be_in_a_later_call_is_explained_without_calls(number: int, hold: bool) -> None:
+    call = [i.offset for i in program("calls").instructions if i.opcode == "CALL"][number]
+    changed, data = a_core_of_calls(16, (call + 16,))
+    core = read_core(data)
+    (fault,) = with_callers(core, data, find_faults(core))
+    assert len(fault.calls) == 1
+    why = explain_fault(
+        core, CoreSections(data), fault, lambda code, place: Program(code, place.section, changed, source)
+    )
+    assert why is not None
+    assert why.address.direction == "write"
+    assert (why.calls_hold, bool(why.address.calls), why.numbers is not None) == (hold, hold, hold)
+
+
+def test_the_calls_of_a_thread_that_has_returned_are_not_those_of_its_store() -> None:
+    (call, *_) = [i.offset for i in program("calls").instructions if i.opcode == "CALL"]
+    load = the_access("calls", "LDG").address.offset
+    _, data = a_core_of_calls(call + 16 - load, (call + 32,))
+    core = read_core(data)
+    (fault,) = with_callers(core, data, find_faults(core))
+    assert fault.location is not None
+    assert fault.calls == ()
 
 
 # The tree, evaluated by nothing but its own description.
