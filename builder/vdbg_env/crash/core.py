@@ -315,7 +315,7 @@ def _headline(reading: Core) -> str:
         return "its threads are not known"
     none = "no exception" if reading.core.complete else "no exception in what could be read"
     return (
-        f"{none}; {counted(reading.warps, 'warp')} were resident"
+        f"{none}; {counted(reading.warps, 'warp')} {'was' if reading.warps == 1 else 'were'} resident"
         if reading.warp_groups
         else f"{none}, and no warp was resident"
     )

@@ -612,7 +612,9 @@ def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
     """Return one finding per exception, a note where a dump was cut short, and one for flags the driver refused."""
     unread = progress.cut_short and not progress.finished
     findings = [_exception_finding(exception, dumped=not unread) for exception in progress.exceptions]
-    if progress.begun and not findings:
+    if progress.begun and not findings and progress.files:
+        findings.append(_UNNAMED)
+    elif progress.begun and not findings:
         gave_up = "gave up its core dump at once" if progress.silent else "began a core dump without naming it"
         findings.append(
             Finding(
@@ -656,6 +658,15 @@ def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
 
 
 _READ: Final = NextStep("read the dump", "vdbg-env core FILE")
+# Driver 580 names no exception where a dump was asked for, and none where the code trapped.
+_UNNAMED: Final = Finding(
+    rule="driver-dump-without-exception",
+    level=Level.WARNING,
+    message="the driver made a core dump and named no exception: it was asked for, or the code trapped",
+    how_known=HowKnown.DRIVER,
+    confidence=0.5,
+    next_step=_READ,
+)
 _NO_DUMP: Final = NextStep("find the access without a dump", "compute-sanitizer --tool memcheck COMMAND")
 _LONGER: Final = NextStep("give the process longer before it is killed", "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS=300")
 _NO_CONSTANTS: Final = NextStep(

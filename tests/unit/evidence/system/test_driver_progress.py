@@ -144,3 +144,19 @@ def test_a_driver_that_says_nothing_after_it_began_has_given_up() -> None:
     assert "core FILE" not in str(finding.next_step)
     collecting = parse_driver_progress(begun + "[01:09:36.6] coredump: SM 1/132 has finished state collection\n")
     assert not collecting.silent
+
+
+# As driver 580.159.04 wrote it on an H100 of a kernel that spins, with the states of 132 SMs left out.
+ASKED_FOR = """\
+[02:02:04.734300] coredump: Starting GPU coredump generation
+[02:02:04.743884] coredump: Device 1/1 has finished state collection
+[02:02:04.744566] coredump: Writing ELF file to /dumps/core.cuda.vm.5765.1795744913
+[02:02:04.744630] coredump: Writing out global memory (0 bytes)
+[02:02:04.746899] coredump: All done (took 00s)
+"""
+
+
+def test_a_dump_that_was_asked_for_is_no_exception() -> None:
+    (finding,) = driver_findings(parse_driver_progress(ASKED_FOR))
+    assert (finding.rule, finding.level.value) == ("driver-dump-without-exception", "warning")
+    assert "raised" not in finding.message
