@@ -25,7 +25,7 @@ MOST_BYTES = 1000000
 MANY_ROWS = 20000  # do not fit: what is left out is chosen at once
 MOST_FREED = 512
 MOST_NOTES = 20
-PERIOD_S = 1.0
+PERIOD_S, FIRST_S = 1.0, 0.05
 ALWAYS = 200  # the thread rests this many times as long as it worked
 MOMENTS = ("load_model", "initialize_from_config", "initialize_cache", "compile_or_warm_up_model", "wake_up")
 WEIGHTS_CHANGE = ("init_device", "load_model", "wake_up")
@@ -175,7 +175,7 @@ class _Writer:
                 if found != self.saved:
                     self._save(moment, time.thread_time() - began)
                     self.saved = found
-                if self.thread is None and _cuda():
+                if self.thread is None and (worker is None or _cuda()):
                     self.thread = threading.Thread(target=self._watch, name="vdbg-memory-map", daemon=True)
                     self.thread.start()
         except Exception as error:
@@ -196,17 +196,20 @@ class _Writer:
             self.notes.append(text)
 
     def _watch(self):
-        known = _segment_counts()
+        # PyTorch says that the device is ready when it has called who asked for that moment, so nothing is known yet.
+        # Most allocations are made at once: the first looks follow each other more quickly.
+        known, pause = None, FIRST_S
         while True:
             began = time.perf_counter()
             try:
-                seen = _segment_counts()
+                seen = _segment_counts() if _cuda() else known
                 if seen != known:
                     known = seen
                     self.write("segments", None)
             except Exception as error:
                 self._note("watch", error)
-            time.sleep(max(PERIOD_S, ALWAYS * (time.perf_counter() - began)))
+            time.sleep(max(pause, ALWAYS * (time.perf_counter() - began)))
+            pause = min(2 * pause, PERIOD_S)
 
     def _look_at_the_allocator(self):
         if not _cuda():

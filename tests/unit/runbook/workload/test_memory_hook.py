@@ -40,8 +40,8 @@ segments = [{"address": 0x1000000, "total_size": 4096, "device": 0, "stream": 0,
 def _lazy_call(f, **_): queued.append(f)
 def init():
     global ready
-    ready = True
     for f in queued: f()
+    ready = True  # only now, as in torch/cuda/__init__.py, _lazy_init
 def is_available(): return True
 def is_initialized(): return ready
 def device_count(): return 1
@@ -50,6 +50,13 @@ def memory_snapshot(mempool_id=None, include_traces=True):
     if os.environ.get("BROKEN"): raise RuntimeError("the allocator is closed")
     assert include_traces is False
     return segments
+"""
+
+STARTED = "import glob, os, time, torch, torch.cuda; torch.cuda.init()"
+WRITTEN = """
+until, maps = time.time() + 30, os.environ["VDBG_MEMORY_MAP"] + "/m*.json"
+while time.time() < until and {!r} not in open(glob.glob(maps)[0]).read():
+    time.sleep(0.02)
 """
 
 
@@ -82,7 +89,7 @@ def document(folder: Path) -> dict[str, Any]:
 
 
 def test_a_program_without_vllm_has_its_segments_written_once_the_device_is_ready(folder: Path) -> None:
-    ran = run(folder, "import torch, torch.cuda; torch.cuda.init()", RANK="3")
+    ran = run(folder, STARTED + WRITTEN.format('"blocks":[['), RANK="3")
     assert (ran.returncode, ran.stderr) == (0, "")
     found = document(folder)
     assert found["process"]["rank"] == 3
@@ -92,16 +99,11 @@ def test_a_program_without_vllm_has_its_segments_written_once_the_device_is_read
 
 
 def test_blocks_that_went_are_kept_with_their_times_when_segments_change(folder: Path) -> None:
-    program = """
-import glob, json, os, time, torch, torch.cuda
-torch.cuda.init()
+    changed = """
 torch.cuda.segments[0]["blocks"][0]["state"] = "inactive"
 torch.cuda.segments.append({"address": 0x2000000, "total_size": 512, "blocks": []})
-until, maps = time.time() + 30, os.environ["VDBG_MEMORY_MAP"] + "/m*.json"
-while time.time() < until and "freed\\":[{" not in open(glob.glob(maps)[0]).read():
-    time.sleep(0.1)
 """
-    ran = run(folder, program)
+    ran = run(folder, STARTED + WRITTEN.format('"blocks":[[') + changed + WRITTEN.format('freed":[{'))
     assert (ran.returncode, ran.stderr) == (0, "")
     found = document(folder)
     assert found["moment"] == "segments"
@@ -113,7 +115,8 @@ while time.time() < until and "freed\\":[{" not in open(glob.glob(maps)[0]).read
 
 
 def test_an_error_of_the_allocator_is_in_no_one_s_way_and_in_the_notes(folder: Path) -> None:
-    ran = run(folder, "import torch, torch.cuda; torch.cuda.init(); print('well')", BROKEN="1")
+    told = "; os.environ.pop('BROKEN')" + WRITTEN.format('"blocks":[[') + "print('well')"
+    ran = run(folder, STARTED + "; time.sleep(0.3)" + told, BROKEN="1")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "well\n", "")
     assert document(folder)["notes"] == ["allocator: RuntimeError: the allocator is closed"]
 
