@@ -36,6 +36,7 @@ _GONE = re.compile(
     r"(?:by|from|remote) peer|status[= ](?:5|12)\b"
 )
 _SKEW = 5  # seconds by which an effect may seem to come before its cause: clocks differ, and lines are written late
+_BEGUN = "gpu-coredump-begun"
 _LATER = 60  # seconds after which an exception no longer explains that peers complain
 _STAMP = re.compile(
     r"(?:(?:(\d{4})[-/])?(\d\d)[-/](\d\d)|([A-Z][a-z]{2}) ([ \d]\d))[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
@@ -154,6 +155,7 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
         return _went_well(logs, [*late, *thrown, *suspects], classes)
     if suspects and all(s.weak for s in suspects) and not _deaths(logs):
         return _only_warned(suspects, logs, classes)
+    suspects = [s for s in suspects if not _announced(s, suspects)]
     first = _deepest(suspects, classes) if suspects else None
     if first and first.failure == OF_A_PEER and (own := _own_exceptions(thrown, suspects, logs)):
         if cause := next((s for s in own if not _is_after(s, first, times, placed)), None):
@@ -492,6 +494,14 @@ def _stamps(sightings: Sequence[Sighting]) -> Iterator[str]:
     for one in sightings:
         nearest = min(stamped, key=lambda s: abs(s.line - one.line), default=None)
         yield (nearest.stamp or "") if nearest and abs(nearest.line - one.line) <= _SAME_MOMENT else ""
+
+
+def _announced(one: Sighting, suspects: Sequence[Sighting]) -> bool:
+    """Whether a line says only that the driver begins to tell of an exception, and it has named another one since."""
+    return one.rule.id == _BEGUN and any(
+        s.failure == one.rule.alternative and s.rule.how_known is HowKnown.DRIVER and s.file == one.file
+        for s in suspects
+    )
 
 
 def _deepest(suspects: Sequence[Sighting], classes: Mapping[str, FailureClass]) -> Sighting:

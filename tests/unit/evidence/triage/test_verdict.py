@@ -361,3 +361,14 @@ def test_of_a_class_for_two_ends_the_one_is_said_that_is_meant() -> None:
     assert triage_bytes(b"INFO:     Shutting down\n").said == "the run went well"
     failed = triage_bytes(b"Traceback (most recent call last):\nKeyError: 'block 7'\n")
     assert (failed.failure.name, failed.said) == ("not-a-gpu-failure", "ended for a reason that is not the GPU's")
+
+
+def test_the_exception_that_the_driver_names_counts_and_not_that_it_began_to_tell_of_one() -> None:
+    """What driver 580 printed on an H100: a hundred lines stand between the two, and the address was aligned badly."""
+    log = (Path(__file__).parents[3] / "data" / "driver_progress_misaligned_h100_r580.txt").read_bytes()
+    verdict = triage_bytes(log)
+    assert verdict.failure.name == "misaligned-address"
+    assert verdict.root_cause and "WARP_MISALIGNED_ADDRESS" in verdict.root_cause.text
+    assert not verdict.alternatives
+    begun = log.splitlines()[0] + b"\nAborted (core dumped)\n"
+    assert triage_bytes(begun).failure.name == "illegal-memory-access", "alone it is all that is known"
