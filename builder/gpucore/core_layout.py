@@ -386,7 +386,7 @@ _MEANINGS: Final[dict[int, str]] = {
     1: "a thread used an address that is not mapped",
     2: "a thread's stack is full: deep recursion or large local arrays",
     4: "the instruction is not valid here: corrupted code, or code for another architecture",
-    5: "an address outside the range of shared or local memory",
+    5: "an address outside the range of shared or local memory: an index, or a stack that is full",
     6: "an address that is not a multiple of the access size",
     7: "the instruction cannot use that kind of memory",
     8: "a jump to an address that holds no code: a bad function pointer or a smashed return address",

@@ -76,6 +76,10 @@ _CUT: Final = (
     "it (one whose CUDA call returns the error continues, and exits); --core light is written sooner (vdbg-env dump "
     "--arm, vdbg-env guard)"
 )
+_NOTHING_RAN: Final = (
+    "no kernel was on the GPU; a driver that wrote this because of an exception had lost its place by then (one did, "
+    "with two contexts): the program's CUDA error and the kernel log's Xid are what is left of it"
+)
 _RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
@@ -157,6 +161,8 @@ def explained(
     told = Core(**{field.name: getattr(read, field.name) for field in fields(read)})
     if read.core.truncated and not read.core.devices:
         return replace(told, notes=(*told.notes, _CUT))
+    if read.core.complete and not read.faults and not read.launches and not read.warp_groups:
+        return replace(told, notes=(*told.notes, _NOTHING_RAN))
     waiting = [] if read.faults else [g.state == "running" and g.location is not None for g in read.warp_groups]
     if not any(waiting) and not any(fault.pc is not None and fault.precise for fault in read.faults):
         return told
@@ -400,7 +406,10 @@ def _fault(fault: Fault, address: AddressWhy | None, sources: SourceLines) -> It
         yield from borrowed_lines(location.borrowed)
     for call in fault.calls[fault.calls_out :]:
         source = f"  {leaf(call.location)}" if leaf(call.location) else ""
-        yield printable(f"    called from {function_at(call.location) or hex(call.return_pc)}{source}")
+        caller = function_at(call.location) or (
+            hex(call.return_pc) if call.return_pc else "where the dump does not say"
+        )
+        yield printable(f"    called from {caller}{source}")
     if address:
         yield ""
         yield from why_lines(address)

@@ -143,7 +143,8 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
     at = str(place_of(chain[0])) if chain else f"PC {suspect.pc:#x}"
     message = f"no exception: {_warps(suspect.warps)} of {short_name(kernel) if kernel else 'a kernel'} stand at {at}"
     if waiting and running:
-        message += f", while {_warps(sum(s.warps for s in waiting))} wait at a barrier"
+        held = sum(s.warps for s in waiting)
+        message += f", while {_warps(held)} wait{'s' if held == 1 else ''} at a barrier"
     words = next((s.barrier_words for s in waiting if s.barrier_words), None)
     if words:
         message += f" (the driver: {words})"

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import zstandard
 
+from gpucore.core import decode_core
 from gpucore.core_layout import SectionType
 from gpucore.elf import Elf
 from tests.builders.core_builder import (
@@ -19,6 +20,7 @@ from tests.builders.core_builder import (
     DeviceSpec,
     LaunchSpec,
     ModuleSpec,
+    SmSpec,
     WarpSpec,
     build_core,
     exited_warps_core,
@@ -29,7 +31,7 @@ from tests.builders.core_builder import (
 from tests.builders.cubin import cubin
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
-from vdbg_env.crash.core import rank_of
+from vdbg_env.crash.core import explained, rank_of
 from vdbg_env.crash.files import unzstd
 
 ROOT = Path(__file__).parents[3]
@@ -397,3 +399,12 @@ def test_a_kernel_without_lines_names_its_library_and_what_gives_them(kernel: st
     assert (last == "  try: vdbg-env lines build vllm==VERSION --core 'a core.nvcudmp'") == tried
     (fault,) = json.loads(vdbg_env("core", "--json", "a core.nvcudmp").stdout)["faults"]
     assert (fault["library"] is not None) == tried
+
+
+def test_a_core_in_which_nothing_ran_is_not_called_the_core_of_a_clean_program() -> None:
+    """A driver that wrote one because of an exception lost the place of it."""
+    idle = build_core(CoreSpec(devices=[DeviceSpec(modules=[sample_module()], launches=(), sms={0: SmSpec()})]))
+    read = explained(decode_core(idle), idle)
+    assert read.core.complete and any("no kernel was on the GPU" in note for note in read.notes)
+    hung = hang_core()
+    assert not explained(decode_core(hung), hung).notes

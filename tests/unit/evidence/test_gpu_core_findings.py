@@ -63,7 +63,7 @@ def test_the_driver_s_words_on_a_barrier_are_in_the_finding_of_a_hang() -> None:
     warps = [WarpSpec(offset=0x80), WarpSpec(offset=0x100, barrier_scope=3, barrier_words="mbarrier 0x400")]
     device = DeviceSpec(modules=[sample_module()], blocks=[BlockSpec(warps=warps)])
     (finding,) = findings(build_core(CoreSpec(devices=[device], branch="r590")))
-    assert finding.message.endswith("while 1 warp wait at a barrier (the driver: mbarrier 0x400)")
+    assert finding.message.endswith("while 1 warp waits at a barrier (the driver: mbarrier 0x400)")
 
 
 @pytest.mark.parametrize("code", [5, 6, 12, 999])
