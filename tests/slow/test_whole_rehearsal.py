@@ -63,7 +63,7 @@ def test_the_evidence_becomes_test_data_and_a_recording_that_says_what_it_is(
     done = import_evidence(str(rehearsed.evidence), "--data", str(tmp_path), "--recording", str(recording))
     assert done.returncode == 0, done.stderr
     taken = tmp_path / f"{MARK}-evidence"
-    assert unmarked(taken) == [] and (taken / "cores" / "run-inlined-templates.nvcudmp.gz").exists()
+    assert unmarked(taken) == [] and (taken / "cores" / "run-ladder.nvcudmp.gz").exists()
     replay = ("--replay", str(recording), "--run-dir", str(tmp_path / "run"), "--batch", "--json")
     ran = vdbg_env("runbook", "illegal-memory-access", *replay, "--", "./inlined_templates", cwd=tmp_path)
     assert ran.returncode == 3, ran.stderr

@@ -57,6 +57,26 @@ def test_what_is_too_large_is_left_out_and_named(evidence: Path, tmp_path: Path)
     assert not (tmp_path / "h100" / "cores" / "flags-none.nvcudmp.gz").exists()
 
 
+def test_what_names_a_folder_of_that_machine_is_left_out(evidence: Path, tmp_path: Path) -> None:
+    (evidence / "cores" / "run-hang.nvcudmp").write_bytes(b"\x7fELF\0/work/samples/hang.cu\0")
+    (evidence / "text" / "progress-hang.txt").write_text("coredump: Writing ELF file to /tmp/w/hang.nvcudmp\n")
+    with (evidence / "versions.txt").open("a") as versions:
+        versions.write("|    0   N/A  N/A    663      C   /home/me/train   526MiB |\n")
+    assert imported(evidence, "--data", tmp_path, "--name", "h100").returncode == 0
+    page = (tmp_path / "h100" / "README.md").read_text()
+    for name in ("cores/run-hang.nvcudmp.gz", "text/progress-hang.txt"):
+        assert f"{name}: names a folder of that machine" in page and not (tmp_path / "h100" / name).exists()
+    kept = (tmp_path / "h100" / "versions.txt").read_text()
+    assert "V13.0.88" in kept and "/home/me" not in kept
+
+
+def test_only_what_is_asked_for_is_taken(evidence: Path, tmp_path: Path) -> None:
+    assert imported(evidence, "--data", tmp_path, "--name", "h100", "--only", "cores/run-*").returncode == 0
+    taken = {str(path.relative_to(tmp_path / "h100")) for path in (tmp_path / "h100").rglob("*") if path.is_file()}
+    always = {"README.md", "versions.txt", "table.md", "answers.md", "measured.json"}
+    assert taken == {"cores/run-trap.nvcudmp.gz", *always}
+
+
 @pytest.mark.parametrize("name", ["versions.txt", "measured.json"])
 def test_evidence_without_provenance_is_refused(name: str, evidence: Path, tmp_path: Path) -> None:
     (evidence / name).unlink()
