@@ -25,7 +25,6 @@ from gpucore.core_layout import (
     LaneRow,
     SectionType,
     SmRow,
-    WarpRow,
     barrier_scope,
     thread_state,
 )
@@ -207,8 +206,11 @@ def coordinates(sm: Sm, cta: Cta, warp: Warp, lane: LaneRow) -> Coordinates:
 def _faults_of(core: GpuCore, device: Device) -> Iterator[Fault]:
     groups: dict[tuple[int | None, int | None, int | None], list[_Sighting]] = {}
     gone = []
+    late = _Late(core, device)
     for sighting in _sightings(device):
-        if sighting.scope is Scope.SM:
+        if sighting.cta and sighting.warp and late.marks(sighting.cta, sighting.warp):
+            gone.append(replace(sighting, scope=Scope.SM, grid_id=None, cta=None, warp=None, lanes=()))
+        elif sighting.scope is Scope.SM:
             gone.append(sighting)
         else:
             groups.setdefault((sighting.exception, sighting.pc, sighting.grid_id), []).append(sighting)
@@ -217,6 +219,37 @@ def _faults_of(core: GpuCore, device: Device) -> Iterator[Fault]:
         groups.setdefault(same[0] if same else (sighting.exception, sighting.pc, None), []).append(sighting)
     for group in groups.values():
         yield _fault(core, device, group)
+
+
+class _Late:
+    """Knows the warps that are marked for what a kernel before theirs did.
+
+    A kernel does not wait for its stores. Where one fails after its warps have gone, the warp that is then in their
+    place is marked: its error PC lies in another kernel than its launch's, in which it stands itself.
+    """
+
+    def __init__(self, core: GpuCore, device: Device) -> None:
+        self._core, self._device = core, device
+        self._known: dict[tuple[int, int, int], bool] = {}
+
+    def marks(self, cta: Cta, warp: Warp) -> bool:
+        """Return whether the exception of a warp is not its own."""
+        at = next((lane.virtual_pc for _, lane in warp.threads()), None)
+        if not warp.row.error_pc_valid or at is None:
+            return False
+        key = (cta.row.grid_id, warp.row.error_pc, at)
+        if key not in self._known:
+            grid = self._device.grids_by_id.get(cta.row.grid_id)
+            failed, own, stands = (
+                self._kernel(pc, grid) for pc in (warp.row.error_pc, grid.function_entry if grid else 0, at)
+            )
+            self._known[key] = bool(failed and own and failed != own and stands == own)
+        return self._known[key]
+
+    def _kernel(self, pc: int, grid: GridRow | None) -> str | None:
+        found = self._core.find_code(pc, self._device, grid.module_handle if grid else None)
+        kernel = found[0].functions_at(found[1])[0] if found else None
+        return kernel.name if kernel else None
 
 
 def _sightings(device: Device) -> Iterator[_Sighting]:
@@ -609,8 +642,9 @@ def group_warps(core: GpuCore) -> tuple[WarpGroup, ...]:
 
 def _of_device(core: GpuCore, device: Device) -> Iterator[WarpGroup]:
     tallies: dict[_Key, _Tally] = {}
+    late = _Late(core, device)
     for sm, cta, warp in device.warps():
-        _count(tallies, sm, cta, warp)
+        _count(tallies, sm, cta, warp, marked=not late.marks(cta, warp))
     kernels: dict[int, str | None] = {}
     for (grid_id, pc, state, barrier, words), tally in tallies.items():
         grid = device.grids_by_id.get(grid_id)
@@ -625,12 +659,13 @@ def _of_device(core: GpuCore, device: Device) -> Iterator[WarpGroup]:
         )  # fmt: skip
 
 
-def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp) -> None:
+def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp, *, marked: bool) -> None:
     barrier = barrier_scope(warp.row.barrier_scope)
     counted: set[_Key] = set()
     for (pc, active, number), lanes in _alike(warp).items():
         known = _thread_state(number, active)
-        state = _state(warp.row, active, known, barrier, faulted=any(map(_EXCEPTION, lanes)))
+        failed = marked and (warp.row.error_pc_valid or warp.row.broken or any(map(_EXCEPTION, lanes)))
+        state = "faulted" if failed and active else _state(active, known, barrier)
         key = (cta.row.grid_id, pc, state, barrier, warp.barrier_words)
         tally = tallies.get(key)
         if tally is None:
@@ -654,9 +689,7 @@ def _alike(warp: Warp) -> dict[tuple[int, bool, int | None], list[LaneRow]]:
     return found
 
 
-def _state(row: WarpRow, active: bool, known: str | None, barrier: str | None, *, faulted: bool) -> str:
-    if active and (row.error_pc_valid or row.broken or faulted):
-        return "faulted"
+def _state(active: bool, known: str | None, barrier: str | None) -> str:
     if barrier and active:
         return f"waiting at a {barrier} barrier"
     if known and known.startswith("blocked"):

@@ -388,7 +388,7 @@ _MEANINGS: Final[dict[int, str]] = {
     4: "the instruction is not valid here: corrupted code, or code for another architecture",
     5: "an address outside the range of shared or local memory: an index, or a stack that is full",
     6: "an address that is not a multiple of the access size",
-    7: "the instruction cannot use that kind of memory",
+    7: "an address where shared or local memory is mapped, which this instruction cannot use: often far out of bounds",
     8: "a jump to an address that holds no code: a bad function pointer or a smashed return address",
     9: "the call stack of the hardware is full",
     12: "a device-side assert() failed; its text is on the program's standard output",

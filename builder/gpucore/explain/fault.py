@@ -24,7 +24,7 @@ from gpucore.explain.algebra import of
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
-from gpucore.explain.wait import Wait, barrier_before, explain_wait
+from gpucore.explain.wait import Wait, barrier_at, explain_wait
 from gpucore.explain.why import Why, explain_place
 from gpucore.sass import WORD
 
@@ -71,10 +71,13 @@ def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, progra
         return None
     offset = found[1].offset
     first = find_thread(group.device, group.first)
-    barrier = barrier_before(program, offset)
-    absent = _absent(group, range(group.pc - offset + barrier + WORD, group.pc + WORD)) if barrier is not None else 0
-    if barrier is not None and absent:
-        return Wait(program, barrier, (), (), ("a barrier of the block",), (), None, absent=absent)
+    barrier = barrier_at(program, offset)
+    if barrier is not None:
+        at, whose = barrier
+        there = range(group.pc - offset + at + (WORD if whose == "block" else 0), group.pc + WORD)
+        absent = _absent(group, there, whose == "cluster")
+        if absent:
+            return Wait(program, at, (), (), (f"a {whose} barrier",), (), None, absent=absent)
     wait = explain_wait(program, offset)
     if wait is None or wait.asked is None or first is None or group.grid is None or _doubtful(core, group):
         return wait
@@ -82,12 +85,14 @@ def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, progra
     return replace(wait, numbers=Numbers(wait.asked, replace(snapshot, faulted=False)))
 
 
-def _absent(group: WarpGroup, there: range) -> int:
-    """Return how many warps of the first thread's block have a thread elsewhere than in a range of addresses."""
+def _absent(group: WarpGroup, there: range, cluster: bool) -> int:
+    """Return how many warps of the first thread's block or cluster have a thread elsewhere than in a range."""
+    at = group.first
     warps = [
         warp
         for sm, cta, warp in group.device.warps()
-        if sm.row.sm_id == group.first.sm and cta.block == group.first.block and cta.row.grid_id == group.grid_id
+        if cta.row.grid_id == group.grid_id
+        and (cta.cluster == at.cluster is not None if cluster else (sm.row.sm_id, cta.block) == (at.sm, at.block))
     ]
     return sum(any(row.virtual_pc not in there for _, row in warp.threads()) for warp in warps)
 

@@ -50,7 +50,7 @@ class Phase:
 class Wait:
     """A loop that a warp is in, which ends when one of `ends` holds, each with the offset of its branch; or a barrier.
 
-    At a barrier of the block, `absent` is how many of the block's other warps are not there; it is None in a loop.
+    At a barrier, `absent` is how many other warps of the block or cluster are not there; it is None in a loop.
 
     `polled` is empty where the loop waits for nothing in memory that this package understands. `barriers` names what
     the loop asks instead, and `phases` are those of them that are known.
@@ -101,16 +101,21 @@ def explain_wait(program: Program, offset: int, calls: Sequence[int] = ()) -> Wa
     return Wait(program, first, ends, polled, barriers, phases, legend)
 
 
-def barrier_before(program: Program, offset: int) -> int | None:
-    """Return the offset of the barrier of the block that a warp at an offset waits at, if it does not run on."""
+def barrier_at(program: Program, offset: int) -> tuple[int, str] | None:
+    """Return the barrier that a warp at an offset waits at, if it does not run on: its offset, and whose it is."""
     routine = program.routine_at(offset)
     code = {i.offset: i for i in program.instructions}
-    for at in (offset - WORD * n for n in range(1, _BEHIND + 1)):
+    for at in (offset - WORD * n for n in range(_BEHIND + 1)):
         instruction = code.get(at)
-        if routine is None or instruction is None or at < routine.start or instruction.opcode in _LEAVES:
+        if routine is None or instruction is None or at < routine.start:
             return None
-        if instruction.opcode == "BAR" and not {"ARV", "ARRIVE"} & set(instruction.modifiers):
-            return at
+        if at == offset:
+            if instruction.opcode == "UCGABAR_WAIT":
+                return at, "cluster"
+        elif instruction.opcode in _LEAVES:
+            return None
+        elif instruction.opcode == "BAR" and not {"ARV", "ARRIVE"} & set(instruction.modifiers):
+            return at, "block"
     return None
 
 
@@ -180,7 +185,10 @@ def wait_text(wait: Wait) -> list[str]:
     """Return what a warp waits for in lines for people."""
     place = _place(wait, wait.offset)
     if wait.absent is not None:
-        count = "another warp of its block is" if wait.absent == 1 else f"{wait.absent} other warps of its block are"
+        whose = "cluster" if "cluster" in wait.barriers[0] else "block"
+        count = (
+            f"another warp of its {whose} is" if wait.absent == 1 else f"{wait.absent} other warps of its {whose} are"
+        )
         return [f"waits at the barrier at {place}: {count} not there"]
     if wait.legend is None:
         what = f" and asks {' and '.join(wait.barriers)}" if wait.barriers else ""

@@ -64,7 +64,6 @@ _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32
 _MOST_LEFT: Final = 64
 _WARP: Final = 32  # threads
-_AT_BARRIER: Final = "waiting at a block barrier"
 _DAY_S: Final = 86_400
 _ONE_RUN_S: Final = _DAY_S  # a hang may be looked at, and its other ranks dumped, on the morning after
 _NO_ARGUMENTS: Final = (
@@ -72,9 +71,8 @@ _NO_ARGUMENTS: Final = (
     "(vdbg-env dump --arm, vdbg-env guard)"
 )
 _CUT: Final = (
-    "the end of this dump is missing: the disk was full, a copy broke off, or the process ended while the driver wrote "
-    "it (one whose CUDA call returns the error continues, and exits); --core light is written sooner (vdbg-env dump "
-    "--arm, vdbg-env guard)"
+    "the end of this dump is missing: the driver gave up (580 does so without global memory but with constant banks), "
+    "the disk was full, or a copy broke off; --core light asks for the least (vdbg-env dump --arm, vdbg-env guard)"
 )
 _NOTHING_RAN: Final = (
     "no kernel was on the GPU; a driver that wrote this because of an exception had lost its place by then (one did, "
@@ -173,7 +171,9 @@ def explained(
             for group, runs in zip(read.warp_groups[:_MOST_EXPLAINED], waiting, strict=False)
         )
         groups = tuple(
-            replace(group, state=_AT_BARRIER) if wait and wait.document["absent"] else group
+            replace(group, state=f"waiting at {wait.document['barriers'][0]}")
+            if wait and wait.document["absent"]
+            else group
             for group, wait in zip_longest(read.warp_groups, waits)
         )
         return replace(told, warp_groups=groups, waits=waits, notes=(*told.notes, *explainer.notes))
@@ -430,8 +430,11 @@ def _place(fault: Fault) -> str:
 def _threads(fault: Fault) -> str:
     sms = f"SM {', '.join(map(str, fault.sms[:6]))}{' ...' if len(fault.sms) > 6 else ''}"
     if fault.scope is Scope.SM:
-        left = [(cta.block, warp) for sm, cta, warp in fault.device.warps() if sm.row.sm_id in fault.sms]
-        blocks = " ".join(map(_dim, dict.fromkeys(block for block, _ in left[:_MOST_LEFT])))
+        grid = fault.grid.grid_id if fault.grid else None
+        left = [
+            cta.block for sm, cta, _ in fault.device.warps() if sm.row.sm_id in fault.sms and cta.row.grid_id == grid
+        ]
+        blocks = " ".join(map(_dim, dict.fromkeys(left[:_MOST_LEFT])))
         more = " ..." if len(left) > _MOST_LEFT else ""
         there = f"; {counted(len(left), 'other warp')} there, of block {blocks}{more}" if left else ""
         return f"those that failed have exited; the mark stayed on {sms}{there}"

@@ -23,7 +23,7 @@ from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.fault import choose_thread, explain_fault
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
-from gpucore.explain.wait import barrier_before
+from gpucore.explain.wait import barrier_at
 from gpucore.sass import Instruction, Register, read_listings
 from tests.builders.core_builder import (
     BlockSpec,
@@ -537,8 +537,8 @@ def test_a_warp_stands_up_to_two_instructions_behind_its_barrier(
 ) -> None:
     plain = program("wait")
     instructions = [replace(i, opcode=replaced.get(n, "NOP")) for n, i in enumerate(plain.instructions[:8])]
-    found = barrier_before(Program(plain.code_map, plain.section, instructions), instructions[behind].offset)
-    assert found == (instructions[0].offset if waits else None)
+    found = barrier_at(Program(plain.code_map, plain.section, instructions), instructions[behind].offset)
+    assert found == ((instructions[0].offset, "block") if waits else None)
 
 
 @settings(max_examples=80, deadline=None)

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from gpucore.core import DecodedCore, Scope, decode_core
+from gpucore.code_map import CodeMap
+from gpucore.core import DecodedCore, Fault, Scope, decode_core
 from gpucore.core_layout import generation_flags
 from gpucore.core_reader import CoreSections
+from gpucore.dwarf import Place
+from gpucore.explain import Program, explain_hang
+from gpucore.sass import decode
 
 H100 = Path(__file__).parents[2] / "data" / "gpu" / "nvidia-h100-80gb-hbm3-driver-580-159-04" / "cores"
-CUT = {"cut-by-exit"}
+CUT = {"given-up"}
 WHOLE = sorted({path.name.removesuffix(".nvcudmp.gz") for path in H100.glob("*.gz")} - CUT)
 
 
@@ -20,6 +24,16 @@ def contents(name: str) -> bytes:
 
 def genuine(name: str) -> DecodedCore:
     return decode_core(contents(name), parameters=True)
+
+
+def planted(mark: str, number: int = 1) -> int:
+    """Return the line of the first, or another, statement of states.cu that is marked as planted."""
+    lines = (H100.parent / "states.cu").read_text().splitlines()
+    return [n for n, line in enumerate(lines, 1) if line.endswith(f"// PLANTED {mark}")][number - 1]
+
+
+def place(fault: Fault) -> int | None:
+    return fault.location.chain[0].line if fault.location else None
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -41,19 +55,61 @@ def test_the_line_in_four_inlined_templates_is_found() -> None:
 
 
 def test_parameters_are_there_without_constant_banks() -> None:
-    read = genuine("exited-warp-without-lines")
+    read = genuine("inlined")
     assert read.core.metadata and "skip_constbank_memory" in generation_flags(read.core.metadata.row.flags)
     assert read.launches[0].parameters
-    assert [one.value for one in read.launches[0].parameters.parameters[1:]] == ["1024", f"{1 << 36}"]
+    assert [one.value for one in read.launches[0].parameters.parameters[1:]] == ["1024", f"{1 << 34}"]
 
 
 def test_a_warp_beside_the_mark_of_an_exited_one_has_not_failed() -> None:
-    read = genuine("exited-warp-without-lines")
+    read = genuine("inlined")
     (fault,) = read.faults
     assert (fault.scope, fault.precise, fault.threads, fault.sms) == (Scope.SM, True, 0, (128,))
-    assert fault.location and fault.location.offset == 0x170
+    assert place(fault) == planted("store")
     (left,) = read.warp_groups  # threads 96 to 127; thread 77 was the one
     assert (left.state, left.first.thread, left.first.sm) == ("running", (96, 0, 0), 128)
+
+
+def test_a_warp_that_runs_on_behind_its_store_is_marked() -> None:
+    read = genuine("lives_on")
+    (fault,) = read.faults
+    assert (fault.scope, fault.threads, place(fault)) == (Scope.LANE, 32, planted("store", 2))
+    assert fault.first and fault.first.at.thread == (32, 0, 0)  # thread 40 was the one
+    assert sorted(group.state for group in read.warp_groups) == ["faulted", "running"]
+
+
+def test_a_mark_of_the_kernel_before_is_not_the_next_kernels() -> None:
+    """In a graph, the warps of the next kernel stood at its first instruction when the store before it failed."""
+    read = genuine("graph")
+    (fault,) = read.faults
+    assert fault.kernel and "inlined" in fault.kernel
+    assert (fault.scope, fault.threads, fault.doubts, place(fault)) == (Scope.SM, 0, (), planted("store"))
+    assert [(group.kernel, group.state) for group in read.warp_groups] == [("_Z5scalePfi", "running")]
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "code", "threads"),
+    [("gather", "load", 7, 32), ("trapped", "trap", None, 1), ("asserted", "assert", 12, 32)],
+)
+def test_a_thread_that_stops_is_shown_at_the_statement_that_stopped_it(
+    name: str, mark: str, code: int | None, threads: int
+) -> None:
+    (fault,) = genuine(name).faults
+    assert (fault.exception.code, fault.precise, fault.threads) == (code, True, threads)
+    assert place(fault) == planted(mark)
+
+
+def test_a_full_stack_is_an_address_out_of_range() -> None:
+    (fault,) = genuine("recursive").faults
+    assert (fault.exception.code, fault.threads) == (5, 1)
+    assert fault.location and fault.location.function and "deep" in fault.location.function.name
+    assert fault.exception.meaning and "a stack that is full" in fault.exception.meaning
+
+
+def test_lanes_that_wait_for_others_of_their_warp_do_not_run() -> None:
+    waiting, running = genuine("in_warp").warp_groups
+    assert (waiting.state, waiting.threads) == ("waiting for other threads of its warp", 108)
+    assert (running.state, running.threads) == ("running", 20)
 
 
 def test_a_fault_of_an_unloaded_module_is_no_jump_to_nowhere() -> None:
@@ -70,5 +126,25 @@ def test_what_a_core_without_global_memory_holds_of_it_is_the_drivers_own() -> N
 
 
 def test_a_core_that_the_driver_did_not_finish_is_no_core_without_a_fault() -> None:
-    read = genuine("cut-by-exit")
+    read = genuine("given-up")
     assert read.core.truncated and not read.core.complete and not read.core.devices
+
+
+@pytest.mark.parametrize(
+    ("name", "whose", "absent", "mark"),
+    [("then_compute", "block", 1, 6), ("named", "block", 2, 9), ("in_cluster", "cluster", 2, None)],
+)
+def test_warps_at_a_barrier_wait_for_the_others(name: str, whose: str, absent: int, mark: int | None) -> None:
+    read = genuine(name)
+    waits = [explain_hang(read.core, CoreSections(contents(name)), group, program_at) for group in read.warp_groups]
+    at = [(wait.barriers, wait.absent, wait.program.line(wait.offset)) for wait in waits if wait and wait.absent]
+    assert [(barriers, count) for barriers, count, _ in at] == [((f"a {whose} barrier",), absent)] * len(at) != []
+    if mark is not None:
+        assert f"states.cu:{planted('barrier', mark)}" in [line for _, _, line in at]
+    others = [wait for wait in waits if wait and not wait.absent]
+    assert all(wait.polled for wait in others) and len(others) + len(at) == len(waits)
+
+
+def program_at(code: CodeMap, where: Place) -> Program:
+    section = code.elf.sections[where.section]
+    return Program(code, where.section, decode(code.elf.contents(section), 90))
