@@ -216,6 +216,7 @@ class Elf:
             starts, sizes = [s.offset for s in self.sections], [s.size for s in self.sections]
         else:
             starts, sizes = self._column(3), self._column(4)
+        sizes[:1] = [0]  # of section 0 the size is the number of sections, where there are many
         ends = itertools.compress(map(operator.add, starts, sizes), sizes)
         return sorted([*itertools.compress(starts, sizes), self._table]), sorted([*ends, self.table_end])
 

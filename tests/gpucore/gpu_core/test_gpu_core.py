@@ -8,7 +8,7 @@ import pytest
 
 from gpucore.core import Fault, Scope, find_faults, group_warps, read_registers
 from gpucore.core_reader import CoreSections, read_core
-from gpucore.elf import CUDA_13, Identity
+from gpucore.elf import CUDA_13, Elf, Identity
 from gpucore.errors import UnreadableBinary
 from tests.builders.core_builder import (
     BRANCHES,
@@ -190,6 +190,8 @@ def test_a_hang_before_r575_has_no_states() -> None:
 
 def test_extended_section_numbering_is_followed() -> None:
     assert find_faults(read_core(illegal_address_core(extended_numbering=True)))
+    many = hang_core(extended_numbering=True)  # the first section's size is then their count, and no contents
+    assert len(Elf(many).sections) > 1000 and read_core(many).notes == ()
 
 
 def test_the_generator_and_its_settings_are_told() -> None:
