@@ -2,9 +2,11 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 // Prints an error the way most programs do and returns the exit status that goes with it.
 inline int told(cudaError_t status, const char* what) {
@@ -30,10 +32,17 @@ T* on_device(std::size_t count) {
   return data;
 }
 
-// Waits for all kernels; as in a server, this is where their errors are noticed.
+// Waits for all kernels; as in a server, this is where their errors are noticed. Where GPU core dumps are armed, driver 580
+// notices a store of a warp that has exited 50 ms later than that, which a server lives to see.
 inline int finish() {
   if (int status = told(cudaGetLastError(), "the launch")) {
     return status;
+  }
+  if (int status = told(cudaDeviceSynchronize(), "cudaDeviceSynchronize")) {
+    return status;
+  }
+  if (std::getenv("CUDA_ENABLE_COREDUMP_ON_EXCEPTION")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
   return told(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }

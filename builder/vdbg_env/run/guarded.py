@@ -374,7 +374,7 @@ class Announcer:
 
 
 # Bytes of one rank's core. Two published ones without global memory had 232 and 523 MB; light ones have some MB.
-_NEEDED: Mapping[CoreSize, int] = {"light": 64 << 20, "default": 1 << 30}
+_NEEDED: Mapping[CoreSize, int] = {"light": 256 << 20, "default": 1 << 30}
 _OFF = {
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "0",
     "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "0",

@@ -16,7 +16,7 @@ GIB = 1 << 30
         ("full", 1, 40 * GIB, "light", "a GPU core (full) may need 80.0 GiB"),
         ("full", 1, 100 * GIB, "full", None),
         ("default", 8, 100 << 20, "light", "a core may be lost"),
-        ("light", 2, 64 << 20, "light", "a core may be lost"),
+        ("light", 2, 256 << 20, "light", "a core may be lost"),
     ],
 )
 def test_the_smallest_cores_are_taken_rather_than_none(
