@@ -40,16 +40,19 @@ def planted_line() -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith("// PLANTED"))
 
 
-def test_without_a_gpu_the_recording_leads_to_the_planted_line_and_is_called_synthetic(tmp_path: Path) -> None:
+def test_without_a_gpu_the_recording_leads_to_the_planted_line_and_says_where_it_was_made(tmp_path: Path) -> None:
     done = vdbg_env("runbook", "illegal-memory-access", "--json", "--run-dir", str(tmp_path / "run"))
     report = json.loads(done.stdout)
     assert done.status == 3, done.stderr
     assert "this is the replay of the bundled sample inlined_templates" in done.stderr
-    assert report["provenance"] == "synthetic" and "REHEARSAL" in report["origin"]
+    assert report["provenance"] == "replay" and "H100" in report["origin"]
     lead = next(finding for finding in report["findings"] if finding["id"] == report["lead"])
     place = lead["location"]
     assert (place["file"].rsplit("/", 1)[-1], place["line"]) == (f"{SAMPLE}.cu", planted_line())
     assert lead["how_known"] == "gpu-core" and len(lead["chain"]) == 4
+    (loaded,) = lead["address"]["loads"]
+    assert (loaded["value"], loaded["line"]) == (1 << 32, f"{SAMPLE}.cu:34"), "the wild row of the sample"
+    assert lead["address"]["evidence"]["disagree"] == 0
     assert any(source["marked"] == planted_line() for source in report["sources"])
     shown = vdbg_env("runs", "show", str(tmp_path / "run"), "--json")
     (run,) = json.loads(shown.stdout)["runs"]
@@ -57,7 +60,7 @@ def test_without_a_gpu_the_recording_leads_to_the_planted_line_and_is_called_syn
     lengths = {step["id"]: step["duration_s"] for step in report["steps"]}
     assert all(abs(step["duration_s"] - lengths[step["id"]]) < 0.5 for step in run["steps"])
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Synthetic recording" in page and "// PLANTED" in page
+    assert "H100" in page and "// PLANTED" in page
 
 
 def test_the_plan_without_a_workload_is_that_of_the_sample() -> None:
