@@ -97,11 +97,15 @@ class Evidence:
             self.write_tables()
 
     def run(self, name: str, command: Sequence[str], env: Mapping[str, str], *, limit_s: float = 30) -> Ran:
-        """Start a program with a core file of its own and keep what it printed, and its core where that is small."""
+        """Start a program and keep what it printed, and its core where that is small; `env` arms it, or is empty.
+
+        Driver 580 writes a core for a program that has CUDA_COREDUMP_FILE and CUDA_COREDUMP_SHOW_PROGRESS alone.
+        """
         core, transcript = self.folder / "cores" / f"{name}.nvcudmp", self.folder / "text" / f"{name}.txt"
         for path in (core, transcript):
             path.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "CUDA_COREDUMP_FILE": str(core), "CUDA_COREDUMP_SHOW_PROGRESS": "1", **env}
+        armed = {"CUDA_COREDUMP_FILE": str(core), "CUDA_COREDUMP_SHOW_PROGRESS": "1", **env} if env else {}
+        environment = {**os.environ, **armed}
         began = time.monotonic()
         # Into a file: a pipe stays open as long as any child of a program that was killed.
         with transcript.open("wb") as output, tempfile.TemporaryDirectory() as work:

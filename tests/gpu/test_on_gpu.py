@@ -20,7 +20,7 @@ import pytest
 from tests.gpu.evidence import SKIP_ALL, Evidence, end_session
 from tests.gpu.programs import Programs
 from tests.gpu.samples import Sample, samples
-from tests.gpu.walking import assert_planted, exception_of, leading, notes, vdbg_env, wait_for, walk
+from tests.gpu.walking import LOST_WHEN_ARMED, assert_planted, exception_of, leading, notes, vdbg_env, wait_for, walk
 from vdbg_env.crash.dump import is_complete
 
 pytestmark = pytest.mark.gpu
@@ -42,7 +42,7 @@ def test_the_runbook_finds_the_planted_line(
         said = "; ".join([*notes(report, "cuda-gdb"), *notes(report, "nvdisasm")]) or "no second opinion"
         evidence.tell(f"runbook {sample.name}", f"{leading(report)} in {time.monotonic() - began:.0f} s; {said}")
         assert_planted(report, sample)
-    if sample.exceptions:
+    if sample.exceptions and sample.name not in LOST_WHEN_ARMED:
         # Which exception a driver makes of a fault is for it to say: another one than expected is told, and no failure.
         name = exception_of(report)
         evidence.measure("exceptions", sample.name, {"name": name, "expected": name in sample.exceptions})
@@ -106,7 +106,8 @@ def test_a_plain_build_gives_kernel_and_offset(programs: Programs, evidence: Evi
     evidence.keep_run("without-line-info", report, tmp_path / "run")
     evidence.tell("runbook without line info", leading(report))
     assert_planted(report, RECORDED, lines=False)
-    assert "no line info" in leading(report), "the core's finding leads, not the driver's line that announced it"
+    # memcheck's place is the core's, with width and thread: either leads, and never the driver's announcement.
+    assert "+0x" in leading(report)
     assert any("vdbg-env build --lineinfo" in (step["command"] or "") for step in report["next_steps"])
 
 

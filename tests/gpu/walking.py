@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,14 @@ def leading(report: Any) -> str:
     return next((f["message"] for f in report["findings"] if f["id"] == report["lead"]), "nothing found")
 
 
-def lead(report: Any) -> Any:
+# A store that nothing of its kernel waits for: driver 580 on an H100 tells an armed program of no fault, and it ends
+# well. memcheck has thread and line.
+LOST_WHEN_ARMED = {"two-streams", "exited-warp"}
+
+
+def lead(report: Any, *, among: Collection[str] = ("gpu-core",)) -> Any:
     """Return the report's first finding of a core; fails with all that was found instead."""
-    found = [f for f in report["findings"] if f["how_known"] == "gpu-core" and f["level"] == "error"]
+    found = [f for f in report["findings"] if f["how_known"] in among and f["level"] == "error"]
     ways = "; ".join(f"{step['id']} {step['outcome'] or step['status']}" for step in report["steps"])
     seen = json.dumps({"findings": report["findings"], "steps": report["steps"]}, indent=1)
     assert found, f"no core gave a finding ({ways})\n{seen}"
@@ -81,7 +86,7 @@ def lead(report: Any) -> Any:
 
 def assert_planted(report: Any, sample: Sample, *, lines: bool = True) -> None:
     """Fail unless the report names the kernel and, with line info, the planted line of a sample."""
-    finding = lead(report)
+    finding = lead(report, among={"gpu-core", *(("sanitizer",) if sample.name in LOST_WHEN_ARMED else ())})
     if sample.kernel:
         assert sample.kernel in short_name(finding["kernel"]), finding["kernel"]
     if not lines:

@@ -3,6 +3,7 @@
 import contextlib
 import pickle
 import pickletools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,3 +130,15 @@ def test_what_python_itself_cannot_take_is_refused(data: bytes) -> None:
     """The number cannot be printed, and to hash the tuple would end the interpreter."""
     with pytest.raises(NotPlainData):
         read_flight_record(data, 0)
+
+
+def test_the_dump_of_a_watchdog_over_nccl_has_the_collective_that_did_not_end() -> None:
+    """PyTorch 2.11 on an H100: the watchdog met its time limit while the fifth collective waited for a kernel."""
+    dump = (Path(__file__).parents[2] / "data" / "flight_recorder_h100_torch_2_11.pickle").read_bytes()
+    record = read_flight_record(dump, 0)
+    *ended, last = record.collectives["0"]
+    assert [(one.name, one.state) for one in ended] == [("all_reduce", "completed")] * 3 + [
+        ("_all_gather_base", "completed")
+    ]
+    assert (last.number, last.name, last.state, last.frame and last.frame.line) == (5, "all_reduce", "scheduled", 90)
+    assert record.members == {"0": (0,)}
