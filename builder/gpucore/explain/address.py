@@ -28,7 +28,7 @@ from gpucore.explain.code import Routine
 from gpucore.explain.operations import negate, signed
 from gpucore.explain.program import Argument, Program
 from gpucore.explain.slice import Loop, Slice
-from gpucore.sass import Instruction, Memory, Register
+from gpucore.sass import Instruction, Memory, Register, definitions
 
 Space = Literal["global", "generic", "shared", "local", "descriptor"]
 Direction = Literal["read", "write", "update"]
@@ -95,6 +95,11 @@ class Address:
     def base(self) -> Base | None:
         """The pointer, where it is one."""
         return self.bases[0] if len(self.bases) == 1 else None
+
+    @property
+    def stops(self) -> bool:
+        """Whether a thread cannot do it again before it is done: a load that writes registers."""
+        return self.direction == "read" and bool(definitions(self.slice.code.instructions[self.instruction]))
 
 
 def access_of(i: Instruction) -> tuple[Space, Direction, int] | None:

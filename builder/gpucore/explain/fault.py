@@ -125,11 +125,10 @@ def choose_thread(why: Why, numbers: Numbers) -> None:
         if replace(why, numbers=numbers).numbers_judged():
             return
     numbers.chosen = max(ends, key=lambda place: abs(far.get(place, 0)))
-    if abs(far.get(numbers.chosen, 0)) - abs(far.get(first, 0)) >= _PAGE:
-        numbers.choice = "farthest"
-    else:
+    apart = abs(far.get(numbers.chosen, 0)) - abs(far.get(first, 0)) >= _PAGE
+    if not apart:
         numbers.chosen = first
-        numbers.choice = "any" if len(far) == len(places) else "unsure"
+    numbers.choice = "unsure" if len(far) < len(places) else "farthest" if apart else "any"
 
 
 def _distance(why: Why, numbers: Numbers, place: int) -> int | None:
@@ -157,7 +156,7 @@ def _may_be_another_call(why: Why, at: Place | None) -> bool:
     its registers hold, are those of the later call.
     """
     address, code = why.address, why.address.slice.code
-    if address.direction == "read" or at is None or at.section != address.program.section:
+    if address.stops or at is None or at.section != address.program.section:
         return False
     outer = address.program.kernel
     if outer is not None and code.root.name != outer.name:

@@ -42,8 +42,8 @@ Choice = Literal["certain", "any", "farthest", "unsure"]
 Carrier: TypeAlias = tuple[int | None, Resource]
 """A register of a thread, by the thread's number in its warp; None for a uniform register."""
 
-_Place: TypeAlias = tuple[int | None, bool]
-"""The instruction where a thread stopped, and whether likely equations count."""
+_Place: TypeAlias = tuple[int | None, bool, bool]
+"""The instruction where a thread stopped, whether likely equations count, and whether it came past the access."""
 
 _MOST_ROUNDS: Final = 6
 _MOST_ATOMS: Final = 200
@@ -106,6 +106,8 @@ class _State:
     known: dict[Atom, int] = field(default_factory=dict)
     how: dict[Atom, How] = field(default_factory=dict)
     used: set[Resource] = field(default_factory=set)
+    came: bool = True
+    """Whether it came past the access, so that its registers are of that way."""
     agree: int = 0
     first_turn: bool | None = None
     """Whether it is in the first turn of all loops around the access; None until that is asked."""
@@ -153,7 +155,14 @@ class Numbers:
         self._equations: dict[_Place, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
         self._pairs: dict[_Place, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
         self._states = [_State(lane) for lane in snapshot.lanes]
+        self._accessing: list[int] | None = None
+        self._ways_past: dict[tuple[int, frozenset[int]], bool] = whole._ways_past if whole else {}
+        self.sure = True
+        """Whether the thread that is explained is known to have run the access."""
         self._read_core()
+        for state in self._states:
+            state.came = not snapshot.faulted or self._ran(state) is True
+            state.first_turn = None  # asked before anything was solved
         self._solve()
         self._judge()
         self.chosen = next(iter(self.accessing()), 0)
@@ -194,7 +203,7 @@ class Numbers:
 
     def _confirmed(self, r: Resource, state: _State, again: Numbers) -> Suspect | None:
         """Return a register without which nothing disagrees as the suspect, where other threads confirm its value."""
-        p = dict(self._equations_at(state.lane.at)).get(r)
+        p = dict(self._equations_at(state)).get(r)
         held = self._value_of(r, state.lane)
         if r[0] != "R" or p is None or held is None or again.agree < _LEAST_AGREEMENT:
             return None
@@ -218,18 +227,58 @@ class Numbers:
         return self._states[self.chosen].lane if self._states else None
 
     def accessing(self) -> list[int]:
-        """Return the places in the warp of the threads that failed, but for those whose guard prevented the access."""
-        own = [g.condition for g in self.address.guards if g.offset == self.address.offset]
-        found = []
-        for k, state in enumerate(self._states):
-            values = self._evaluate(state)
+        """Return the places in the warp of the threads that failed: those that ran the access, else those that may."""
+        if self._accessing is None:
+            ran = {k: self._ran(state) for k, state in enumerate(self._states) if state.lane.failed}
+            self.sure = True in ran.values() or len(ran) == 1
+            wanted = (True,) if True in ran.values() else (True, None)
+            self._accessing = [k for k, did in ran.items() if did in wanted or self.disagree]
+        return self._accessing
+
+    def _ran(self, state: _State) -> bool | None:
+        """Say whether a thread ran the access; None where it is not known.
+
+        GPUs mark the threads of a warp that are together again when the error arrives. Some may have come another way.
+        """
+        code, n, at = self._code, self.address.instruction, state.lane.at
+        held, values = set[int](), self._evaluate(state)
+        for guard in self.address.guards:
+            if self._may_be_later(state, guard.condition):
+                continue
             try:
-                runs = any(self._may_be_later(state, c) for c in own) or all(values.of_atom(c) for c in own)
+                if not values.of_atom(guard.condition):
+                    return False
+                held.add(guard.offset)
             except Unknown:
-                runs = True
-            if state.lane.failed and (runs or self.disagree):
-                found.append(k)
-        return found
+                pass
+        guarded = any(guard.offset == self.address.offset for guard in self.address.guards)
+        if at is None or (guarded and self.address.offset not in held):
+            return None
+        if code.block_of(at) == code.block_of(n):
+            return True if at >= n else None
+        key = at, frozenset(held)
+        if key not in self._ways_past:
+            self._ways_past[key] = self._may_pass(at, held)
+        return None if self._ways_past[key] else True
+
+    def _may_pass(self, at: int, held: Collection[int]) -> bool:
+        """Say whether a way leads past the access to an instruction; the branches at these offsets are decided."""
+        code = self._code
+        own, end = code.block_of(self.address.instruction), code.block_of(at)
+        only = {}
+        for b in code.dominators(own):
+            for top in code.before[b] if len(code.before[b]) == 1 else ():
+                if code.instructions[code.blocks[top][1]].offset in held:
+                    only[top] = [b]
+        seen, todo = {0}, [0] if own else []
+        while todo:
+            b = todo.pop()
+            if b == end:
+                return True
+            following = [a for a in only.get(b, code.after[b]) if a != own and a not in seen]
+            seen.update(following)
+            todo += following
+        return False
 
     def value(self, p: Poly, lane: int | None = None) -> int | None:
         """Return the value of a formula for a thread; None where it is not known, or anything disagrees.
@@ -384,11 +433,12 @@ class Numbers:
 
     # Equations.
 
-    def _equations_at(self, at: int | None) -> list[tuple[Resource, Poly]]:
-        place = (at, self._likely)
+    def _equations_at(self, state: _State) -> list[tuple[Resource, Poly]]:
+        at = state.lane.at
+        place = (at, self._likely, state.came)
         found = self._equations.get(place)
         if found is None:
-            found = self._equations[place] = [] if at is None else self._collect(at)
+            found = self._equations[place] = [] if at is None else self._collect(at, state.came)
             by_register = dict(found)
             pairs = self._pairs[place] = []
             for r, low in found:
@@ -401,7 +451,7 @@ class Numbers:
                         continue
         return found
 
-    def _collect(self, at: int) -> list[tuple[Resource, Poly]]:
+    def _collect(self, at: int, came: bool) -> list[tuple[Resource, Poly]]:
         n, code = self.address.instruction, self._code
         straight = code.block_of(at) == code.block_of(n) and at >= n
         later = None if straight else self._code.reachable_from(n)
@@ -413,6 +463,8 @@ class Numbers:
             if self._overdue(site):
                 site = code.definition(r, n)
             if later is not None and self._defined_in(r, n, later):
+                continue
+            if not came and site != code.definition(r, at):
                 continue
             if site.kind == "instruction" and not self._arrived(site, r, at if straight else n):
                 continue
@@ -484,7 +536,7 @@ class Numbers:
         What registers then hold is of the turn where it stands: that is the one that failed if it is the first, and
         for what is the same in all turns.
         """
-        if self.address.direction == "read" or not self._cycle:
+        if self.address.stops or not self._cycle:
             return False
         return bool(self._values.varying(of(a), self._cycle)) and not self._is_first_turn(state)
 
@@ -520,7 +572,7 @@ class Numbers:
     def _lend_turn(self) -> bool:
         """Put threads in the first turn that stand where another one is in it; says whether that told anything new."""
         new = False
-        for first in self._states if self.address.direction != "read" else ():
+        for first in () if self.address.stops else self._states:
             if not self._shows_first_turn(first):
                 continue
             for header in self._headers:
@@ -556,7 +608,11 @@ class Numbers:
             between = range(code.blocks[code.block_of(n)][0], at)
         else:
             between = range(site.at + 1, at)
-        return any(r in (uses(code.instructions[m]) or ()) for m in between)
+        own = code.block_of(site.at)
+        after = (
+            range(site.at + 1, code.blocks[own][1] + 1) if own != code.block_of(n) else ()
+        )  # on the way to the access
+        return any(r in (uses(code.instructions[m]) or ()) for m in (*between, *after))
 
     def _value_of(self, r: Resource, lane: Lane) -> int | None:
         if self._but == self._carrier(r, lane):
@@ -602,7 +658,7 @@ class Numbers:
         return None if source is None else _value_or_none(source[0], self._evaluate(state))
 
     def _solve_once(self, state: _State) -> bool:
-        equations = self._equations_at(state.lane.at)
+        equations = self._equations_at(state)
         values = self._evaluate(state)
         held_address = self._held_pair(state)
         if held_address is not None:
@@ -613,7 +669,7 @@ class Numbers:
             value32 = self._value_of(r, state.lane)
             if value32 is not None and r not in state.used and self._learn_from(p, value32, state, values, (r,)):
                 return True
-        for low, high, p in self._pairs.get((state.lane.at, self._likely), ()):
+        for low, high, p in self._pairs.get((state.lane.at, self._likely, state.came), ()):
             first, second = self._value_of(low, state.lane), self._value_of(high, state.lane)
             if first is None or second is None or (low in state.used and high in state.used):
                 continue
@@ -744,7 +800,7 @@ class Numbers:
     def _judge(self) -> None:
         for state in self._states:
             values = self._evaluate(state)
-            for r, p in self._equations_at(state.lane.at):
+            for r, p in self._equations_at(state):
                 held = self._value_of(r, state.lane)
                 if held is None or r in state.used:
                     continue

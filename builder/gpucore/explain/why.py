@@ -168,7 +168,8 @@ def _access_line(why: Why) -> str:
     thread, block = numbers.lane.thread, numbers.snapshot.block
     value = why.value_of_address
     at = f" at {value:#x}{WEAK if why.how_address == 'one register' else ''}" if value is not None else ""
-    return f"thread {_triple(thread)} of block {_triple(block)} {_VERBS[address.direction][1]} {access}{at}"
+    ran = "" if numbers.sure else ", if it ran this,"
+    return f"thread {_triple(thread)} of block {_triple(block)}{ran} {_VERBS[address.direction][1]} {access}{at}"
 
 
 def _triple(at: tuple[int, int, int]) -> str:
@@ -180,8 +181,9 @@ def _lines_of_numbers(why: Why) -> list[str]:
     assert numbers is not None
     lines = []
     if numbers.ran_on and not numbers.disagree:
+        what = "copy" if why.address.direction == "read" else "store"
         lines.append(
-            "a store stops no loop: the thread may be some turns further, so what each turn changes is not known"
+            f"a {what} stops no loop: the thread may be some turns further, so what each turn changes is not known"
         )
     found = numbers.addresses()
     count = len(numbers.accessing())
@@ -190,11 +192,12 @@ def _lines_of_numbers(why: Why) -> list[str]:
         step = next(iter(steps)) if len(steps) == 1 else None
         apart = "" if step is None else f", {step} bytes apart" if step else ", all the same"
         first, last = min(a for _, a in found), max(a for _, a in found)
-        lines.append(f"{len(found)} of {count} threads that ran it: {first:#x} to {last:#x}{apart}")
+        ran = "ran" if numbers.sure else "may have run"
+        lines.append(f"{len(found)} of {count} threads that {ran} it: {first:#x} to {last:#x}{apart}")
     if numbers.choice == "farthest":
         lines.append(f"all {count} are marked: this one, the farthest from its pointer, is out of bounds if any is")
     elif numbers.choice == "unsure" and count > 1 and why.value_of_address is not None:
-        lines.append(f"all {count} threads that ran it are marked: the bad address may be another one's")
+        lines.append(f"all {count} are marked: the bad address may be another one's")
     evidence = (
         f"{numbers.agree:,} registers agree, {numbers.disagree or 'none'} disagree{'' if numbers.disagree else 's'}"
     )

@@ -24,7 +24,7 @@ from gpucore.explain.fault import choose_thread, explain_fault
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
 from gpucore.explain.wait import barrier_at
-from gpucore.sass import Instruction, Register, read_listings
+from gpucore.sass import Instruction, Register, decode, read_listings
 from tests.builders.core_builder import (
     BlockSpec,
     CoreSpec,
@@ -378,6 +378,51 @@ def test_of_a_warp_that_is_marked_as_a_whole_the_thread_is_explained_that_is_far
     assert (said in why_text(why)) is (thread != (0, 0, 0))
 
 
+STORE, MEET = 0x200, 0x210  # of branch.cu: the store, and where its branch meets those who passed it by
+
+
+def met_again(flags: dict[int, int]) -> Why:
+    """A warp behind the branch, all of it marked; a thread stored where its flag is positive."""
+    out, stride, far = 0x7F1260000000, 3, 1 << 30
+    code = CodeMap((DATA / "branch_sm90.cubin").read_bytes())
+    (kernel,) = code.kernels
+    words = code.elf.contents(code.elf.sections[kernel.section])
+    branch = Program(code, kernel.section, decode(words, 90), source)
+    why = explain_place(branch, STORE)
+    assert why is not None
+    at = why.address.slice.code.place(MEET)
+    lanes = []
+    for n in range(32):
+        i, flag = 5 * 128 + n, flags.get(n, 0)
+        to = out + 4 * (i * stride + far)
+        stored = {0: flag, 7: i, 4: to & 0xFFFFFFFF, 5: to >> 32, 2: i * stride + far, 3: 0x3F800000}
+        passed = {0: flag, 7: i, 4: 0x5EED, 5: 0x5EED, 2: 0x5EED, 3: 0x5EED}
+        registers = stored if flag > 0 else passed
+        lanes.append(Lane(n, (n, 0, 0), at, tuple(registers.get(k, 0) for k in range(16))))
+    uniform = {6: out & 0xFFFFFFFF, 7: out >> 32, 8: stride, 9: far}
+    given = struct.pack("<QQQii", out, 0x7F2000001000, 0x7F3300000040, stride, far)
+    return with_numbers(why, Snapshot(BLOCK, tuple(lanes), tuple(uniform.get(k, 0) for k in range(16)), SPECIAL, given))
+
+
+def test_a_thread_that_passed_the_access_by_is_not_said_to_have_run_it() -> None:
+    why = met_again({3: 2, 9: 1})
+    assert why.numbers is not None
+    assert why.numbers.disagree == 0
+    assert why.numbers.accessing() == [3, 9]
+    assert why.numbers.sure
+    assert why_text(why)[0].startswith("thread (3,0,0) of block (5,3,0) wrote 4 bytes of global memory at 0x7f13600")
+
+
+def test_where_registers_do_not_tell_who_ran_the_access_the_answer_says_so() -> None:
+    why = met_again({3: 2})
+    assert why.numbers is not None
+    lanes = tuple(replace(lane, general=()) for lane in why.numbers.snapshot.lanes)
+    less = with_numbers(why, replace(why.numbers.snapshot, lanes=lanes))
+    assert less.numbers is not None
+    assert len(less.numbers.accessing()) == 32
+    assert why_text(less)[0].startswith("thread (0,0,0) of block (5,3,0), if it ran this, wrote 4 bytes")
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 31), st.integers(2, 20), st.integers(0, 31))
 def test_a_flipped_register_gives_fewer_words_and_no_other_answer(lane: int, register: int, bit: int) -> None:
@@ -475,6 +520,14 @@ def test_a_store_whose_thread_ran_on_for_more_turns_has_no_index(turn: int, behi
         general[register] ^= 1 << bit
         lanes = (replace(held.lanes[0], general=tuple(general)), *held.lanes[1:])
         assert with_numbers(why, replace(held, lanes=lanes)).index_as_fact is None
+
+
+def test_a_copy_that_writes_no_register_stops_no_loop_either() -> None:
+    store = the_access("gather", "STG")
+    copied = replace(store, address=replace(store.address, direction="read"))
+    later = with_numbers(*stored(3, 1, copied))
+    assert (later.index, later.value_of_address) == (None, None)
+    assert "a copy stops no loop" in "\n".join(why_text(later))
 
 
 def test_a_store_in_a_loop_with_two_entries_has_no_index() -> None:
