@@ -112,6 +112,10 @@ class _State:
     first_turn: bool | None = None
     """Whether it is in the first turn of all loops around the access; None until that is asked."""
     wrong: list[tuple[Resource, int, int]] = field(default_factory=list)
+    held: list[tuple[Resource, Poly, int]] | None = None
+    """The equations of the registers that the thread has a value of, once they are collected."""
+    stuck: dict[tuple[int, int], int] = field(default_factory=dict)
+    """How much had been learned when an equation, by its formula's identity and its value, could not be solved."""
 
 
 class _Known(Values):
@@ -159,6 +163,8 @@ class Numbers:
         self._ways_past: dict[tuple[int, frozenset[int]], bool] = whole._ways_past if whole else {}
         self.sure = True
         """Whether the thread that is explained is known to have run the access."""
+        self._contents: dict[int, frozenset[Atom]] = whole._contents if whole else {}
+        self._learned: list[Atom] = []
         self._read_core()
         for state in self._states:
             state.came = not snapshot.faulted or self._ran(state) is True
@@ -629,6 +635,8 @@ class Numbers:
         for _ in range(_MOST_ROUNDS):
             progress = False
             for state in self._states:
+                state.stuck.clear()
+                state.held = None
                 while self._solve_once(state):
                     progress = True
             if not progress and not (self._likely and self._lend()):
@@ -658,16 +666,17 @@ class Numbers:
         return None if source is None else _value_or_none(source[0], self._evaluate(state))
 
     def _solve_once(self, state: _State) -> bool:
-        equations = self._equations_at(state)
+        if state.held is None:
+            held = ((r, p, self._value_of(r, state.lane)) for r, p in self._equations_at(state))
+            state.held = [(r, p, value) for r, p, value in held if value is not None]
         values = self._evaluate(state)
         held_address = self._held_pair(state)
         if held_address is not None:
             registers, value = held_address
             if self._learn_from(self.address.formula, value, state, values, registers):
                 return True
-        for r, p in equations:
-            value32 = self._value_of(r, state.lane)
-            if value32 is not None and r not in state.used and self._learn_from(p, value32, state, values, (r,)):
+        for r, p, value in state.held:
+            if r not in state.used and self._learn_from(p, value, state, values, (r,)):
                 return True
         for low, high, p in self._pairs.get((state.lane.at, self._likely, state.came), ()):
             first, second = self._value_of(low, state.lane), self._value_of(high, state.lane)
@@ -678,8 +687,11 @@ class Numbers:
         return False
 
     def _learn_from(self, p: Poly, value: int, state: _State, values: Values, registers: tuple[Resource, ...]) -> bool:
+        if self._is_stuck(p, value, state):
+            return False
         solved = self._solved(p, value, values)
         if solved is None:
+            state.stuck[id(p), value] = len(self._learned)
             return False
         how: How = "read" if p.single is solved[0] else "solved"
         a, found = solved
@@ -689,7 +701,18 @@ class Numbers:
             self._shared_by.update(dict.fromkeys(self._carrier(r, state.lane) for r in (*registers, *state.used)))
         return True
 
+    def _is_stuck(self, p: Poly, value: int, state: _State) -> bool:
+        """Say whether an equation could not be solved before, and nothing in it has been learned since."""
+        since = state.stuck.get((id(p), value))
+        if since is None:
+            return False
+        if id(p) not in self._contents:
+            self._contents[id(p)] = frozenset(inside(p))
+        state.stuck[id(p), value] = len(self._learned)
+        return self._contents[id(p)].isdisjoint(self._learned[since:])
+
     def _learn(self, a: Atom, value: int, how: How, state: _State) -> None:
+        self._learned.append(a)
         if a.kind == "wide":
             for half, part in zip(a.args, (value & MASK32, value >> 32), strict=True):
                 assert isinstance(half, Atom)

@@ -75,7 +75,7 @@ def test_the_demo_explains_the_bundled_crash(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     ran = vdbg_env("demo")
     assert ran.status == 3, ran.stderr
-    assert "Synthetic recording" in ran.stdout and "inlined_templates.cu:13" in ran.stdout
+    assert "H100" in ran.stdout and "inlined_templates.cu:13" in ran.stdout
     assert "loaded1 was loaded at inlined_templates.cu:34" in ran.stdout
 
 
