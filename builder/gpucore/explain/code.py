@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -173,7 +173,7 @@ class Code:
                 following = [last + 1] if self._runs_on(last) else []
             self.after.append(list(dict.fromkeys(self.block_of(n) for n in following)))
         self.before: list[list[int]] = [[] for _ in self.blocks]
-        for b in self._reachable():
+        for b in sorted(walk((0,), self.after.__getitem__)):
             for a in self.after[b]:
                 self.before[a].append(b)
 
@@ -210,25 +210,9 @@ class Code:
         entry = self._places[(*context, n), callee.start] if callee else n + 1
         return [entry] if always else [entry, *following]
 
-    def _reachable(self) -> list[int]:
-        seen, todo = {0: None}, [0]
-        while todo:
-            for a in self.after[todo.pop()]:
-                if a not in seen:
-                    seen[a] = None
-                    todo.append(a)
-        return sorted(seen)
-
     def reachable_from(self, n: int) -> set[int]:
         """Return the blocks that control may be in after the block of an instruction."""
-        seen: set[int] = set()
-        todo = list(self.after[self.block_of(n)])
-        while todo:
-            b = todo.pop()
-            if b not in seen:
-                seen.add(b)
-                todo += self.after[b]
-        return seen
+        return walk(self.after[self.block_of(n)], self.after.__getitem__)
 
     def block_of(self, n: int) -> int:
         """Return the block of an instruction."""
@@ -304,12 +288,7 @@ class Code:
             for a in self.after[b]:
                 if self.dominates(a, b):
                     body = found.setdefault(a, {a})
-                    todo = [b]
-                    while todo:
-                        x = todo.pop()
-                        if x not in body:
-                            body.add(x)
-                            todo += self.before[x]
+                    body |= walk((b,), self.before.__getitem__, body)
         return {header: frozenset(body) for header, body in found.items()}
 
     # Definitions.
@@ -464,6 +443,18 @@ class Code:
             else:
                 return None
         return change
+
+
+def walk(starts: Iterable[int], following: Callable[[int], Iterable[int]], but: Collection[int] = ()) -> set[int]:
+    """Return the blocks that ways from some blocks lead to, these included, where no way enters one of `but`."""
+    seen: set[int] = set()
+    todo = [b for b in starts if b not in but]
+    while todo:
+        b = todo.pop()
+        if b not in seen:
+            seen.add(b)
+            todo += [a for a in following(b) if a not in but]
+    return seen
 
 
 def _only_base(i: Instruction) -> bool:

@@ -27,7 +27,7 @@ from gpucore.explain.algebra import (
     pair,
     split_by,
 )
-from gpucore.explain.code import Code, Resource, Site
+from gpucore.explain.code import Code, Resource, Site, walk
 from gpucore.explain.evaluate import LEAVES, Unknown, Values
 from gpucore.explain.operations import signed
 from gpucore.explain.slice import LOADS, Slice
@@ -112,8 +112,8 @@ class _State:
     first_turn: bool | None = None
     """Whether it is in the first turn of all loops around the access; None until that is asked."""
     wrong: list[tuple[Resource, int, int]] = field(default_factory=list)
-    held: list[tuple[Resource, Poly, int]] | None = None
-    """The equations of the registers that the thread has a value of, once they are collected."""
+    held: list[tuple[Resource, Poly, int]] = field(default_factory=list)
+    """The equations of the registers that the thread has a value of, each with that value."""
     stuck: dict[tuple[int, int], int] = field(default_factory=dict)
     """How much had been learned when an equation, by its formula's identity and its value, could not be solved."""
 
@@ -169,6 +169,8 @@ class Numbers:
         for state in self._states:
             state.came = not snapshot.faulted or self._ran(state) is True
             state.first_turn = None  # asked before anything was solved
+            held = ((r, p, self._value_of(r, state.lane)) for r, p in self._equations_at(state))
+            state.held = [(r, p, value) for r, p, value in held if value is not None]
         self._solve()
         self._judge()
         self.chosen = next(iter(self.accessing()), 0)
@@ -276,15 +278,7 @@ class Numbers:
             for top in code.before[b] if len(code.before[b]) == 1 else ():
                 if code.instructions[code.blocks[top][1]].offset in held:
                     only[top] = [b]
-        seen, todo = {0}, [0] if own else []
-        while todo:
-            b = todo.pop()
-            if b == end:
-                return True
-            following = [a for a in only.get(b, code.after[b]) if a != own and a not in seen]
-            seen.update(following)
-            todo += following
-        return False
+        return end in walk((0,), lambda b: only.get(b, code.after[b]), (own,))
 
     def value(self, p: Poly, lane: int | None = None) -> int | None:
         """Return the value of a formula for a thread; None where it is not known, or anything disagrees.
@@ -519,14 +513,9 @@ class Numbers:
     def _cycle(self) -> frozenset[int]:
         """The blocks on a way from the access back to it; none outside of loops."""
         code, own = self._code, self._code.block_of(self.address.instruction)
-        after = self._code.reachable_from(self.address.instruction)
-        back, todo = set[int](), [own] if own in after else []
-        while todo:
-            b = todo.pop()
-            if b in after and b not in back:
-                back.add(b)
-                todo += code.before[b]
-        return frozenset(back)
+        after = code.reachable_from(self.address.instruction)
+        back = walk((own,), lambda b: after.intersection(code.before[b]))
+        return frozenset(back if own in after else ())
 
     @cached_property
     def _headers(self) -> tuple[int, ...]:
@@ -561,16 +550,8 @@ class Numbers:
     @cached_property
     def _returns_past_headers(self) -> bool:
         """Whether some way back to the access enters no loop by its header, so that no variable counts its turns."""
-        own, seen = self._code.block_of(self.address.instruction), set(self._headers)
-        todo = [b for b in self._code.after[own] if b not in seen]
-        while todo:
-            b = todo.pop()
-            if b == own:
-                return True
-            if b not in seen:
-                seen.add(b)
-                todo += self._code.after[b]
-        return False
+        own = self._code.block_of(self.address.instruction)
+        return own in walk(self._code.after[own], self._code.after.__getitem__, self._headers)
 
     def _variables(self, header: int, state: _State) -> list[Atom]:
         return [a for a in state.known if a.kind == "phi" and a.args[0] == header]
@@ -636,7 +617,6 @@ class Numbers:
             progress = False
             for state in self._states:
                 state.stuck.clear()
-                state.held = None
                 while self._solve_once(state):
                     progress = True
             if not progress and not (self._likely and self._lend()):
@@ -666,9 +646,6 @@ class Numbers:
         return None if source is None else _value_or_none(source[0], self._evaluate(state))
 
     def _solve_once(self, state: _State) -> bool:
-        if state.held is None:
-            held = ((r, p, self._value_of(r, state.lane)) for r, p in self._equations_at(state))
-            state.held = [(r, p, value) for r, p, value in held if value is not None]
         values = self._evaluate(state)
         held_address = self._held_pair(state)
         if held_address is not None:
@@ -823,9 +800,8 @@ class Numbers:
     def _judge(self) -> None:
         for state in self._states:
             values = self._evaluate(state)
-            for r, p in self._equations_at(state):
-                held = self._value_of(r, state.lane)
-                if held is None or r in state.used:
+            for r, p, held in state.held:
+                if r in state.used:
                     continue
                 try:
                     expected = values.of(p)
