@@ -234,8 +234,8 @@ class _Late:
 
     def marks(self, cta: Cta, warp: Warp) -> bool:
         """Return whether the exception of a warp is not its own."""
-        at = next((lane.virtual_pc for _, lane in warp.threads()), None)
-        if not warp.row.error_pc_valid or at is None:
+        at = next((lane.virtual_pc for _, lane in warp.threads()), None) if warp.row.error_pc_valid else None
+        if at is None:
             return False
         key = (cta.row.grid_id, warp.row.error_pc, at)
         if key not in self._known:

@@ -428,9 +428,8 @@ class CoreSections:
         There are none where a flag left out global memory: what such a core holds of it is the driver's own.
         """
         for section in self._elf.sections_of(frozenset({SectionType.METADATA})):
-            for row in core_layout.METADATA.rows(
-                self._held(section) or b"", max(section.entry_size or section.size, core_layout.METADATA.smallest)
-            ):
+            size = max(_sized(section).entry_size, core_layout.METADATA.smallest)
+            for row in core_layout.METADATA.rows(self._held(section) or b"", size):
                 if "skip_global_memory" in core_layout.generation_flags(row.flags):
                     return ()
         return tuple((section.address, section.size) for section in self._memory)
@@ -444,6 +443,11 @@ class CoreSections:
             return self._elf.contents(section)
         except UnreadableBinary:
             return None
+
+
+def _sized(metadata: Section) -> Section:
+    """Return the section of the one metadata row with the row's size, which the drivers seen leave out."""
+    return metadata._replace(entry_size=metadata.entry_size or metadata.size)
 
 
 class _Reader:
@@ -588,9 +592,7 @@ class _Reader:
     def _metadata(self) -> Metadata | None:
         for section in self._roots[SectionType.METADATA]:
             self._links.used.add(section.number)
-            # The drivers seen write this one row without its size.
-            sized = section._replace(entry_size=section.entry_size or section.size)
-            for row in self._rows(core_layout.METADATA, sized):
+            for row in self._rows(core_layout.METADATA, _sized(section)):
                 return Metadata(generator=self._string(row.generator) or "", row=row)
         return None
 
