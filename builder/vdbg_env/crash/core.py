@@ -406,10 +406,7 @@ def _fault(fault: Fault, address: AddressWhy | None, sources: SourceLines) -> It
         yield from borrowed_lines(location.borrowed)
     for call in fault.calls[fault.calls_out :]:
         source = f"  {leaf(call.location)}" if leaf(call.location) else ""
-        caller = function_at(call.location) or (
-            hex(call.return_pc) if call.return_pc else "where the dump does not say"
-        )
-        yield printable(f"    called from {caller}{source}")
+        yield printable(f"    called from {function_at(call.location) or hex(call.return_pc)}{source}")
     if address:
         yield ""
         yield from why_lines(address)

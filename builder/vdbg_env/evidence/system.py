@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+from gpucore.arming import GENERATION_FLAGS
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import EndedBy, Finding, HowKnown, Level, NextStep, Observation
@@ -612,20 +613,8 @@ def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
     """Return one finding per exception, a note where a dump was cut short, and one for flags the driver refused."""
     unread = progress.cut_short and not progress.finished
     findings = [_exception_finding(exception, dumped=not unread) for exception in progress.exceptions]
-    if progress.begun and not findings and progress.files:
-        findings.append(_UNNAMED)
-    elif progress.begun and not findings:
-        gave_up = "gave up its core dump at once" if progress.silent else "began a core dump without naming it"
-        findings.append(
-            Finding(
-                rule="driver-gpu-exception",
-                level=Level.ERROR,
-                message=f"a kernel raised a GPU exception, and the driver {gave_up}",
-                how_known=HowKnown.DRIVER,
-                confidence=0.8,
-                next_step=_NO_DUMP if progress.silent else _READ,
-            )
-        )
+    if progress.begun and not findings:
+        findings.append(_UNNAMED if progress.files else _never_named(silent=progress.silent))
     if progress.cut_short:
         why = ": the driver gave up at the constant banks" if progress.at_constants else ""
         findings.append(
@@ -671,8 +660,20 @@ _NO_DUMP: Final = NextStep("find the access without a dump", "compute-sanitizer 
 _LONGER: Final = NextStep("give the process longer before it is killed", "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS=300")
 _NO_CONSTANTS: Final = NextStep(
     "leave constant banks out: the arguments are kept without them",
-    "CUDA_COREDUMP_GENERATION_FLAGS=skip_nonrelocated_elf_images,skip_global_memory,skip_constbank_memory",
+    f"CUDA_COREDUMP_GENERATION_FLAGS={','.join(GENERATION_FLAGS['default'])}",
 )
+
+
+def _never_named(*, silent: bool) -> Finding:
+    gave_up = "gave up its core dump at once" if silent else "began a core dump without naming it"
+    return Finding(
+        rule="driver-gpu-exception",
+        level=Level.ERROR,
+        message=f"a kernel raised a GPU exception, and the driver {gave_up}",
+        how_known=HowKnown.DRIVER,
+        confidence=0.8,
+        next_step=_NO_DUMP if silent else _READ,
+    )
 
 
 def _exception_finding(exception: DriverException, *, dumped: bool) -> Finding:
