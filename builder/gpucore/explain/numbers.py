@@ -156,6 +156,7 @@ class Numbers:
         self._loaded_from: dict[int, tuple[Poly, list[Base]] | None] = whole._loaded_from if whole else {}
         self._addresses: dict[int, list[tuple[Lane, int]]] = {}
         self._again: dict[tuple[int, Carrier, bool], Numbers] = {}
+        self._loads: dict[int, set[int]] = {}
         self._equations: dict[_Place, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
         self._pairs: dict[_Place, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
         self._states = [_State(lane) for lane in snapshot.lanes]
@@ -399,6 +400,45 @@ class Numbers:
         """Whether the thread that is explained may be in a later turn of its loop than the one whose access failed."""
         atoms = self.address.formula.atoms() if self._states else ()
         return any(self._may_be_later(self._states[self.chosen], a) for a in atoms)
+
+    # Loads that the address depends on.
+
+    def ran(self, n: int) -> bool:
+        """Say whether the thread that is explained is known to have made a load, by its instruction, for the access.
+
+        It has where every way to the access leads past the load, and where the address is made of what was loaded. Of
+        a choice that is the side whose condition is a fact. A later turn of a loop may never have come.
+        """
+        code, own = self._code, self.address.instruction
+        there, here = code.block_of(n), code.block_of(own)
+        always = n < own if there == here else code.dominates(there, here)
+        return (always and code.instructions[n].guard is None) or n in self._loads_of_address()
+
+    def _loads_of_address(self) -> set[int]:
+        found = self._loads.get(self.chosen)
+        if found is not None:
+            return found
+        found = self._loads[self.chosen] = set()
+        todo: list[object] = [self.address.formula, *self.address.coordinates]
+        seen = set[Atom]()
+        while todo:
+            x = todo.pop()
+            if isinstance(x, Poly):
+                todo += x.atoms()
+            if not isinstance(x, Atom) or x.bits == 1 or x in seen:
+                continue
+            seen.add(x)
+            n = x.args[0] if x.args else None
+            if x.kind in {"select", "select64"} and isinstance(n, Atom):
+                holds = self.fact(of(n))
+                todo += () if holds is None else (x.args[1 if holds else 2],)
+            elif x.kind == "load" and isinstance(n, int):
+                found.add(n)
+                source = based_at(self.address.program, self.address.slice, n)
+                todo += (source[0],) if source is not None else ()
+            else:
+                todo += x.args
+        return found
 
     # What the core says.
 

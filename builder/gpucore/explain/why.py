@@ -44,6 +44,10 @@ class Why:
         """Return how that value is known; None where it is not."""
         return self.numbers.how(p) if self.numbers is not None and p is not None else None
 
+    def ran(self, loaded: LoadedValue) -> bool:
+        """Say whether the thread that is explained is known to have made a load; without numbers nothing is said."""
+        return self.numbers is None or self.numbers.ran(loaded.instruction)
+
     @property
     def index(self) -> tuple[int, str] | None:
         """The index as a signed number, and how it is known: from its parts, or from the address and the base."""
@@ -211,8 +215,15 @@ def values_of_leaves(why: Why) -> list[tuple[Atom, int | None]]:
     for a in why.address.formula.atoms() if why.numbers is not None else ():
         for x in _named_leaves(a):
             if x is not (why.address.base.value if why.address.base else None):
-                found[x] = why.value(of(x))
+                found[x] = why.value(of(x)) if _was_met(why, x) else None
     return list(found.items())
+
+
+def _was_met(why: Why, a: Atom) -> bool:
+    """Say whether a leaf is a value of what the thread ran: a load on a side that was not taken is none."""
+    low = a.args[0] if a.kind == "wide" else a
+    n = low.args[0] if isinstance(low, Atom) and low.kind == "load" else None
+    return not isinstance(n, int) or why.numbers is None or why.numbers.ran(n)
 
 
 def _named_leaves(a: Atom) -> list[Atom]:
@@ -278,13 +289,14 @@ def _load_line(why: Why, words: Words, loaded: LoadedValue) -> str:
     program = why.address.program
     name = why.names.get(loaded.number, f"loaded{loaded.number + 1}")
     place = program.line(loaded.offset) or f"+{loaded.offset:#x}"
-    verb = "was returned by the atomic" if loaded.opcode.startswith("ATOM") else "was loaded"
+    ran = why.ran(loaded)
+    verb = ("was " if ran else "is ") + ("returned by the atomic" if loaded.opcode.startswith("ATOM") else "loaded")
     source = loaded.address
     if source is None:
         return f"{name} {verb} at {place}"
     if source.base is not None and source.index is not None:
         element = f"{words.atom(source.base.value)}[{words.poly(source.index)[:_WIDEST]}]"
-        value = why.value(source.index)
+        value = why.value(source.index) if ran else None
         index = f", index {signed(value, 64)}" if value is not None and source.index.constant is None else ""
         return f"{name} {verb} at {place}: {element}{index}"
     return f"{name} {verb} at {place} from {source.space} memory at {words.poly(source.formula)[:_WIDEST]}"
@@ -433,7 +445,8 @@ def _value_of_word(why: Why, p: Poly) -> int | None:
 
 def _load_json(why: Why, loaded: LoadedValue) -> Json:
     source, program = loaded.address, why.address.program
-    found = _loaded(why, loaded)
+    ran = why.ran(loaded)
+    found = _loaded(why, loaded) if ran else None
     return {
         "name": why.names.get(loaded.number),
         "line": program.line(loaded.offset),
@@ -444,7 +457,7 @@ def _load_json(why: Why, loaded: LoadedValue) -> Json:
         "width": source.width if source else None,
         "base": _base_json(source.base, why) if source else None,
         "formula": _tree(source.formula, why.legend) if source else None,
-        "index": _index_json(source, why, _index_value(why, source)) if source else None,
+        "index": _index_json(source, why, _index_value(why, source) if ran else None) if source else None,
         "value": why.value(found),
         "how_known": why.how(found),
     }

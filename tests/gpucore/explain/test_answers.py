@@ -423,6 +423,37 @@ def test_where_registers_do_not_tell_who_ran_the_access_the_answer_says_so() -> 
     assert why_text(less)[0].startswith("thread (0,0,0) of block (5,3,0), if it ran this, wrote 4 bytes")
 
 
+def walked(access: int) -> Why:
+    """The walk of a list, explained at one of its two loads of each turn; thread k is at place 7 + k."""
+    code = CodeMap((DATA / "walk_sm90.cubin").read_bytes())
+    (kernel,) = code.kernels
+    walk = Program(code, kernel.section, decode(code.elf.contents(code.elf.sections[kernel.section]), 90), source)
+    loads = [i.offset for i in walk.instructions if i.opcode == "LDG"]
+    why = explain_place(walk, loads[access])
+    assert why is not None
+    words = (0x1000, 0x7F20, 0x60000000, 0x7F12, 0x40, 0x7F33, 100)
+    leaves = {atom("bank", 0, 0x210 + 4 * k, 4): word for k, word in enumerate(words)}
+    leaves |= {atom("special", name): value for name, value in SPECIAL.items()}
+    leaves |= {atom("special", f"blockIdx.{x}"): v for x, v in zip("xyz", BLOCK, strict=True)}
+    leaves |= {a: 7 for a in inside(why.address.formula) if a.kind == "phi"}
+    return with_numbers(why, replace(snapshot(why, leaves), parameters=struct.pack("<7I", *words)))
+
+
+def test_what_only_a_later_turn_loads_is_not_said_to_have_been_loaded() -> None:
+    why = walked(access=0)
+    assert why.index == (7, "solved")
+    (later,) = [line for line in why_text(why) if line.startswith("loaded1")]
+    assert later == "loaded1 is loaded at walk.cu:8: argument1[loop1]"
+    load = why_json(why)["loads"][0]  # type: ignore[index]
+    assert (load["index"]["value"], load["value"]) == (None, None)
+
+
+def test_the_bad_load_itself_is_not_said_to_have_loaded_what_a_later_turn_has() -> None:
+    why = walked(access=1)
+    assert why.index is not None
+    assert "loaded1 is loaded at walk.cu:8: argument1[loop1]" in why_text(why)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 31), st.integers(2, 20), st.integers(0, 31))
 def test_a_flipped_register_gives_fewer_words_and_no_other_answer(lane: int, register: int, bit: int) -> None:
