@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
+# Images of Python often set it: then each process of a test compiles all that it imports once more.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

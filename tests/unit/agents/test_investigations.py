@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,26 +32,30 @@ class Case:
     """What to look into, and the words that the planted fact must be told in."""
 
     name: str
-    core: bytes | None = None
+    core: Callable[[], bytes] | None = None
     log: str | None = None
     crash: str | None = None
     facts: tuple[str, ...] = ()
 
 
+def fault(**more: Any) -> Callable[[], bytes]:
+    return partial(illegal_address_core, **more)
+
+
 LEAF = ("inline_chain.cu", '"line":3', "p[i] = v", "kern<float>")
 CASES = [
-    Case("illegal address", core=illegal_address_core(), facts=(*LEAF, "Warp Illegal Address", "argument 1, float*")),
-    Case("misaligned", core=illegal_address_core(exception=6), facts=(*LEAF, "Warp Misaligned Address")),
-    Case("stack overflow", core=illegal_address_core(exception=2), facts=("Lane User Stack Overflow", '"line":3')),
-    Case("assert", core=illegal_address_core(exception=12), facts=("Warp Assert", '"line":3')),
-    Case("hardware stack", core=illegal_address_core(exception=3), facts=("Device Hardware Stack Overflow",)),
-    Case("illegal instruction", core=illegal_address_core(exception=4), facts=("Warp Illegal Instruction",)),
-    Case("no lines", core=illegal_address_core(lines=False), facts=("kern<float>", "vdbg-env build --lineinfo")),
-    Case("old driver", core=illegal_address_core(branch="r525"), facts=(*LEAF, "(32,0,0)")),
-    Case("warps are gone", core=exited_warps_core(words="a word of the driver"), facts=('"line":3', "of the driver")),
-    Case("hang", core=hang_core(), facts=("waiting at a block barrier", '"state":"running"', '"line":19')),
-    Case("idle", core=idle_core(), facts=('"faults":[]', '"warps":[]')),
-    Case("busy device", core=busy_core(), facts=("Warp Misaligned Address", '"line":3', '"sm":77')),
+    Case("illegal address", core=illegal_address_core, facts=(*LEAF, "Warp Illegal Address", "argument 1, float*")),
+    Case("misaligned", core=fault(exception=6), facts=(*LEAF, "Warp Misaligned Address")),
+    Case("stack overflow", core=fault(exception=2), facts=("Lane User Stack Overflow", '"line":3')),
+    Case("assert", core=fault(exception=12), facts=("Warp Assert", '"line":3')),
+    Case("hardware stack", core=fault(exception=3), facts=("Device Hardware Stack Overflow",)),
+    Case("illegal instruction", core=fault(exception=4), facts=("Warp Illegal Instruction",)),
+    Case("no lines", core=fault(lines=False), facts=("kern<float>", "vdbg-env build --lineinfo")),
+    Case("old driver", core=fault(branch="r525"), facts=(*LEAF, "(32,0,0)")),
+    Case("warps are gone", core=partial(exited_warps_core, words="the driver's own"), facts=('"line":3', "ver's own")),
+    Case("hang", core=hang_core, facts=("waiting at a block barrier", '"state":"running"', '"line":19')),
+    Case("idle", core=idle_core, facts=('"faults":[]', '"warps":[]')),
+    Case("busy device", core=busy_core, facts=("Warp Misaligned Address", '"line":3', '"sm":77')),
     *(Case(f"log {name}", log=f"dev/{name}.log") for name in (
         "ima-v1-enginecore", "misaligned-flashinfer", "assert-idx-dim", "hang-shm-old-text", "nccl-init-ib",
         "oom-torch-new", "graph-capture-plain", "no-image-plain", "triton-ptxas-b200", "launch-oor",
@@ -73,7 +80,7 @@ def test_there_are_thirty() -> None:
 def test_the_planted_fact_is_found(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts, path = case.facts, "core.nvcudmp"
     if case.core is not None:
-        (tmp_path / "core.nvcudmp").write_bytes(case.core)
+        (tmp_path / "core.nvcudmp").write_bytes(case.core())
         (tmp_path / "inline_chain.cu").write_bytes((CUBINS / "inline_chain.cu").read_bytes())
     elif case.log is not None:
         path = str(LOGS / case.log)
