@@ -190,11 +190,14 @@ class Blocks:
 
     def python(self) -> CommandStep:
         """Install the Python packages that the build needs."""
-        return self._fetching("python", "Python packages the build needs", "python", requirements=self.requirements)
+        return self._fetching(
+            "python", "Python packages the build needs", "python", requirements=self.requirements,
+            wheels=self.spec.toolchain.provided_by == "wheels",
+        )  # fmt: skip
 
     def tools(self) -> CommandStep:
         """Install the Python packages for debugging."""
-        return self._fetching("tools", "Debug tools", "python", requirements=self.spec.packages.tools)
+        return self._fetching("tools", "Debug tools", "python", requirements=self.spec.packages.tools, wheels=False)
 
     def dependencies(self) -> tuple[CopyStep, ...]:
         """Copy the local trees that replace downloads."""

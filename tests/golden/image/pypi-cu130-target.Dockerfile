@@ -30,15 +30,20 @@ RUN set -eu; \
     ln -sfn \
       "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
       "$VDBG_ROOT"/cuda; \
-    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
-    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi
 
 # Python packages the build needs
 # hadolint ignore=DL3013,DL3042
 RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install torch==2.14.0 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=78.1.1,<81' 'setuptools-scm>=8' \
-      'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'
+      'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'; \
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
+    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
+    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
+    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
+    rm driver.i driver.c
 
 # Source distribution of vllm 0.33.0
 RUN set -eu; \
@@ -57,12 +62,7 @@ RUN set -eu; \
     list=requirements/build/cuda.txt; \
     if [ ! -e "$list" ]; then list=requirements/build.txt; fi; \
     pip install -r "$list"; \
-    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
-    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
-    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
-    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
-    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
-    rm driver.i driver.c
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.arch="9.0;10.0" \
     dev.vdbg-env.cuda="13.0" \
     dev.vdbg-env.target="_flashmla_C" \
-    dev.vdbg-env.plan.digest="sha256:950723879178d669c7cd0a9e945d820a0939c4976b09560c15ef37cfc1973c97"
+    dev.vdbg-env.plan.digest="sha256:9f8e5f8b6f6499d397409cbf04a7bf433af45445dc05c31506b97cb3a6b567de"

@@ -32,15 +32,20 @@ RUN set -eu; \
     ln -sfn \
       "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
       "$VDBG_ROOT"/cuda; \
-    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
-    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi
 
 # Python packages the build needs
 # hadolint ignore=DL3013,DL3042
 RUN set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1; \
     pip install torch==2.14.0 'cmake>=3.26.1' ninja 'packaging>=24.2' 'setuptools>=78.1.1,<81' 'setuptools-scm>=8' \
-      'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'
+      'setuptools-rust>=1.9' wheel jinja2 regex build 'protobuf>=5.29.6'; \
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
+    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
+    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
+    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
+    rm driver.i driver.c
 
 # Source distribution of vllm 0.33.0
 RUN set -eu; \
@@ -65,12 +70,7 @@ RUN set -eu; \
     pip install accelerate 'modelscope<1.38' 'timm>=1.0.17' 'runai-model-streamer[s3,gcs,azure]>=0.15.7' \
       'gguf>=0.19.0'; \
     pip install --no-deps nvidia-nccl-cu13==2.31.2; \
-    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
-    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
-    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
-    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
-    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
-    rm driver.i driver.c
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
 
 # From here on everything depends on the architecture and the kind of debug information.
 ENV NVCC_PREPEND_FLAGS="-lineinfo" \
@@ -167,4 +167,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:d021b3745f58aabe3b1b13bd6f1ebfcd63e5fa6d9a1a01815d038cda4a3d0f7d"
+    dev.vdbg-env.plan.digest="sha256:261a56596ff8bcc32be4aeb11a1d436e9d4b175a6241fffc3c09c7ec248fc8ee"

@@ -41,8 +41,7 @@ RUN set -eu; \
     ln -sfn \
       "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
       "$VDBG_ROOT"/cuda; \
-    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
-    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi
 
 # Python packages the build needs
 # hadolint ignore=DL3013,DL3042
@@ -51,7 +50,13 @@ RUN set -eu; \
       PIP_TRUSTED_HOST=pypi.example.org PIP_CERT="$VDBG_ROOT"/site/ca-bundle.crt \
       SSL_CERT_FILE="$VDBG_ROOT"/site/ca-bundle.crt GIT_SSL_CAINFO="$VDBG_ROOT"/site/ca-bundle.crt \
       CURL_CA_BUNDLE="$VDBG_ROOT"/site/ca-bundle.crt; \
-    pip install 'cmake>=3.26.1' ninja
+    pip install 'cmake>=3.26.1' ninja; \
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
+    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
+    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
+    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
+    rm driver.i driver.c
 
 # Source tree
 COPY ["source", "/opt/vdbg/src"]
@@ -129,4 +134,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:be67366dfaf7892abdc424c8e9eeadff095d48867e7324b585d3cc2c01708026"
+    dev.vdbg-env.plan.digest="sha256:3db43da7cf66f624ec06e78ca9338c8fb3b3b1939d06000f420271aabdd63dba"

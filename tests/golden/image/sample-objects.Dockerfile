@@ -30,15 +30,20 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     ln -sfn \
       "$("$VDBG_ROOT"/venv/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"/nvidia/cu13 \
       "$VDBG_ROOT"/cuda; \
-    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi; \
-    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done
+    if [ ! -e "$VDBG_ROOT"/cuda/lib64 ]; then ln -s lib "$VDBG_ROOT"/cuda/lib64; fi
 
 # Python packages the build needs
 # hadolint ignore=DL3013,DL3042
 RUN --mount=type=cache,target=/root/.cache/pip \
     set -eu; \
     export PIP_DISABLE_PIP_VERSION_CHECK=1; \
-    pip install 'cmake>=3.26.1' ninja
+    pip install 'cmake>=3.26.1' ninja; \
+    for library in "$VDBG_ROOT"/cuda/lib/lib*.so.*; do ln -sf "${library##*/}" "${library%.so.*}.so"; done; \
+    mkdir -p "$VDBG_ROOT"/cuda/lib/stubs; \
+    gcc -E -P -o driver.i "$VDBG_ROOT"/cuda/include/cuda.h; \
+    sed -nE 's/.*\b(cu[A-Z][A-Za-z0-9_]*) *\(.*/void \1(void) {}/p' driver.i >driver.c; \
+    gcc -shared -Wl,-soname,libcuda.so.1 -o "$VDBG_ROOT"/cuda/lib/stubs/libcuda.so driver.c; \
+    rm driver.i driver.c
 
 # Compiler cache of debian trixie
 # hadolint ignore=DL3008
@@ -139,4 +144,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:2bf8d1441bfc8f47e643fbfd0d47b8538c677844c656623febf84915f50569be"
+    dev.vdbg-env.plan.digest="sha256:3e42e930e9226ee9635451c1d2e3a91f5b4bcd5e47bce0e111d40fa3fdf58091"

@@ -154,6 +154,15 @@ def test_both_defences_stand_in_every_profile() -> None:
         assert "CMAKE_CUDA_COMPILER_LAUNCHER=" in step.script()
 
 
+@pytest.mark.parametrize("profile", ["sample", "pypi-cu130"])
+def test_a_linker_finds_the_driver_and_the_libraries_that_come_with_the_packages_of_a_build(profile: str) -> None:
+    step = next(s for s in planned(BuildRequest(profile=profile)).steps if s.id == "python")
+    assert isinstance(step, CommandStep)
+    installed, links, *stub = step.commands
+    assert installed.startswith("pip install ") and "lib*.so.*" in links
+    assert any("stubs/libcuda.so" in command for command in stub)
+
+
 def test_a_targets_own_project_alone_is_fetched() -> None:
     script = compile_step(BuildRequest(profile="pypi-cu130", target="_vllm_fa3_C")).script()
     assert r"'/external_projects\/vllm_flash_attn\.cmake/!s|" in script
