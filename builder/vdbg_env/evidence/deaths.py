@@ -19,7 +19,6 @@ from vdbg_env.evidence.python_text import FatalError, Traceback
 DEATH_NEEDLES = (b"died unexpectedly", b"ore exited unexpectedly", b"Segfault encountered", b"Fatal Python error: ")
 """What the lines have in them that say how a process died."""
 
-_OWN_SIGNALS = {4, 5, 6, 7, 8, 11, 31}  # ILL, TRAP, ABRT, BUS, FPE, SEGV, SYS: raised by what the process itself did
 _DIED = re.compile(r"(?P<process>[\w:.-]+) died unexpectedly(?: \(exit code: (?P<code>-?\d+|None)\))?")
 _ENGINE = re.compile(r"engine core exited unexpectedly|Engine core proc", re.IGNORECASE)
 _FATAL = re.compile(r"Fatal Python error: (?P<error>[\w -]+)")
@@ -146,7 +145,7 @@ def process_death(
     name = (label.process if label else None) or first.name.removeprefix("VLLM::")
     if any(one.pid == first.pid or depth_of(one.process) > depth_of(name) for one in raised):
         return None
-    own = first.signal in _OWN_SIGNALS
+    own = first.crashed
     if not own and raised and not said.process:
         return None  # it ended itself, or was ended, because of what was raised
     return ProcessDeath(

@@ -141,6 +141,7 @@ class EndedBy(StrEnum):
     NOT_STARTED = "not_started"  # the program could not be started at all
 
 
+_OWN_SIGNALS = frozenset({4, 5, 6, 7, 8, 11, 31})  # ILL, TRAP, ABRT, BUS, FPE, SEGV, SYS
 _POLITE = frozenset({2, 15})  # SIGINT, SIGTERM
 _FROM_OUTSIDE = frozenset({9, 15})  # SIGKILL and SIGTERM, which a launcher sends to the ranks it tears down
 
@@ -215,6 +216,11 @@ class Death:
     code: int | None = None
     signal: int | None = None
     at_s: float = 0.0
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a signal ended it that comes of what the process itself did."""
+        return self.signal in _OWN_SIGNALS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,10 @@ _HEAD = re.compile(r"\s*(?:\+ |\| )*Traceback \(most recent call last\):")
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
 _ERROR = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _OTHERS = re.compile(r"/(?:torch|triton|numpy|contextlib\.py|threading\.py|concurrent/futures)(?:/|$)|^<")
-# An exception that only says that another process had one: vLLM's front, its engine after a worker.
+# An exception that only says that another process had one, or ended this one: vLLM's front, its engine after a worker,
+# torchrun after a signal.
 _PASSED_ON = re.compile(
-    r"EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
+    r"SignalException|EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
     r"|please check the stack trace above|See root cause above|died unexpectedly|Worker failed with error"
 )
 # What a process raises because it is being ended.
@@ -71,7 +72,7 @@ def read_tracebacks(lines: Iterable[LogLine]) -> Iterator[Traceback]:
     """Yield every traceback that has an error line, in the order of those lines."""
     opened: dict[tuple[str | None, int | None, int | None], _Open] = {}
     for number, line in enumerate(lines, 1):
-        who = (line.process, line.pid, line.rank)
+        who = (line.process, line.pid, line.rank if line.mark else None)  # a message may name another rank
         if _HEAD.match(line.text):
             opened[who] = _Open()
         elif who in opened:

@@ -160,7 +160,7 @@ def _end(steps: Sequence[StepReport]) -> float:
 
 def _why(finish: Finish, walk: Progress) -> str | None:
     """Return of a guard's run what its command's end showed: it has one step that can fail."""
-    bad = {Verdict.FAILED, Verdict.HANG}
+    bad = {Verdict.FAILED, Verdict.HANG, Verdict.WARNED}
     said = next((visit.record.message for visit in walk.visits if visit.record.message), None)
     return said if said and finish.verdict in bad else finish.why
 

@@ -392,7 +392,7 @@ def verdict(report: Report) -> str:
         case Verdict.PASSED:
             return "nothing wrong found"
         case Verdict.WARNED:
-            return "warnings only"
+            return "the command ended in order, and not all was well" if is_guards(report) else "warnings only"
         case Verdict.INCONCLUSIVE:
             return "inconclusive"
         case Verdict.OUT_OF_TIME:

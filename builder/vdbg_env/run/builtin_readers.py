@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from signal import Signals
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.evidence.deaths import DEATH_NEEDLES as DEATHS
@@ -56,9 +57,9 @@ from vdbg_env.evidence.python_text import (
     telling,
 )
 from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer, sanitizer_findings
-from vdbg_env.evidence.system import driver_findings, read_driver_progress
+from vdbg_env.evidence.system import driver_findings, memory_kill_findings, read_driver_progress
 from vdbg_env.evidence.triage_rules import OF_A_PEER, RuleBook, rule_book
-from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence
+from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence, Sighting
 from vdbg_env.evidence.triage_verdict import RootCause, Triage, judge
 from vdbg_env.run.library import BuiltinContext, BuiltinResult, RecordedOutput, builtin
 from vdbg_env.run.stale import installed_versions, workload_python
@@ -110,12 +111,13 @@ _RANK = re.compile(r"(\d+)$")
     version=1,
     role="reader",
     does="Reads the dumps of PyTorch's flight recorder: which ranks are missing from which collective.",
+    parameters={"artifact": "string"},
     results={"dumps": "int", "missing": "string"},
 )
 def flight_recorder(context: BuiltinContext) -> BuiltinResult:
     """Read the dump of each rank, whose number ends the file's name, and compare them."""
     records, notes = [], []
-    for path in context.artifact_paths("flight"):
+    for path in context.artifact_paths(str(context.parameters.get("artifact", "flight"))):
         rank = _RANK.search(path.name)
         try:
             records.append(read_flight_record(_bytes(context, path), int(rank[1]) if rank else 0))
@@ -247,9 +249,12 @@ _OURS = {EndedBy.MATCH, EndedBy.CANCEL, EndedBy.PEER, EndedBy.NOT_STARTED}
     name="triage",
     version=1,
     role="reader",
-    does="Names the failure that the log of the last attempt that ended badly shows, and the runbook for it.",
+    does="Names the failure that the log of the last attempt that ended badly shows, and the runbook for it; with "
+    "`orderly` also of one that ended well, where the log shows a failure that programs do not get over.",
+    parameters={"orderly": "bool"},
     results={
         "failure": "string",
+        "fatal": "bool",
         "runbook": "string",
         "title": "string",
         "text": "string",
@@ -268,7 +273,9 @@ def triage(context: BuiltinContext) -> BuiltinResult:
     A server whose engine has died shuts down in order and may exit with status 0: then its log counts.
     """
     verdict = _verdict(context)
-    return BuiltinResult(results=_results(verdict), notes=verdict.notes) if verdict else BuiltinResult()
+    if verdict is None:
+        return BuiltinResult()
+    return BuiltinResult(results={**_results(verdict), "fatal": _is_fatal(verdict, context)}, notes=verdict.notes)
 
 
 def root_cause(context: BuiltinContext) -> RootCause | None:
@@ -285,7 +292,35 @@ def _verdict(context: BuiltinContext) -> Triage | None:
         if any(not seen.went_well for seen in ranks) or any(log.cascades for log in logs):
             verdict = judge(logs, _book())
             return _of_first_failure(context, ranks) or verdict if verdict.failure.name == OF_A_PEER else verdict
+        if context.parameters.get("orderly") and _is_lasting(verdict := judge(logs, _book())):
+            return verdict
     return None
+
+
+def _is_lasting(verdict: Triage) -> bool:
+    """Return whether a log shows a failure that its program cannot have got over, whatever its exit status.
+
+    A stall counts where it came over a server that had been ready: one that loads or compiles is silent too.
+    """
+    line = _line_of(verdict)
+    if line is None or not verdict.failed or not verdict.failure.runbook or line.rule.role == "exception":
+        return False
+    return not line.passing or (line.rule.role == "stall" and any(log.worked for log in verdict.logs))
+
+
+def _is_fatal(verdict: Triage, context: BuiltinContext) -> bool:
+    """Return whether a log outweighs an end that was in order: where it tells of a death, or the program was stopped.
+
+    The status 0 of one that ended by itself is its own word that all is well.
+    """
+    line = _line_of(verdict)
+    stopped = any(seen.ended.by is not EndedBy.EXIT for seen in last_attempt(context.observations))
+    return any(log.cascades for log in verdict.logs) or (stopped and not (line and line.rule.role == "stall"))
+
+
+def _line_of(verdict: Triage) -> Sighting | None:
+    root, seen = verdict.root_cause, (sighting for log in verdict.logs for sighting in log.sightings)
+    return next((s for s in seen if root and (s.file, s.line) == (root.file, root.line)), None)
 
 
 def _of_first_failure(context: BuiltinContext, ranks: Sequence[Observation]) -> Triage | None:
@@ -356,6 +391,7 @@ def _results(verdict: Triage) -> dict[str, ResultValue]:
 _STREAMS = ("stdout", "stderr")
 _HEAD = b"Traceback (most recent call last)"
 _MOST_LINES, _FIRST = 5000, 500
+_FIRST_DEATHS = 3  # named
 
 
 @builtin(
@@ -364,8 +400,10 @@ _MOST_LINES, _FIRST = 5000, 500
     role="reader",
     does="Reads around the line that triage says decided: its process, rank and time, the traceback that it ends, how "
     "long the workload ran, the requests it served, vLLM's own dump of what was scheduled (sizes, no prompts), and the "
-    "native stack, where one was printed.",
+    "native stack, where one was printed. Of a workload that ended well, which of its processes did not.",
+    parameters={"orderly": "bool"},
     results={
+        "aside": "string",
         "decided_by": "string",
         "decided_at": "string",
         "decided_process": "string",
@@ -388,11 +426,11 @@ def incident(context: BuiltinContext) -> BuiltinResult:
     if not context.observations:
         return BuiltinResult()
     last = context.observations[-1]
-    if last.went_well:
-        return BuiltinResult()
+    root = root_cause(context)
+    if last.went_well and not root:
+        return BuiltinResult(results={"aside": aside} if (aside := "; ".join(_aside(last))) else {})
     results: dict[str, ResultValue] = {"ran_s": round(last.duration_s, 1)}
     paths = [context.files.inside(f"{last.directory}/{name}") for name in _STREAMS]
-    root = root_cause(context)
     if root and (line := _line(context, root.file, root.line)):
         results |= _decided(context, line, f"{root.file.rpartition('/')[2]}:{root.line}")
     load = read_load(line for path in paths for line in context.files.lines(path, *LOAD))
@@ -405,6 +443,18 @@ def incident(context: BuiltinContext) -> BuiltinResult:
             results["native_stack"] = stack
             break
     return BuiltinResult(results=results | _versions(context, load.vllm))
+
+
+def _aside(seen: Observation) -> Iterator[str]:
+    """Yield which processes of a workload that ended well crashed, or were killed for memory."""
+    yield from (found.message for found in memory_kill_findings([seen]) if found.level is Level.ERROR)
+    crashed = [
+        f"{died.name} ({died.pid}) was ended by {Signals(died.signal).name}"
+        for died in seen.deaths
+        if died.signal and died.crashed
+    ]
+    yield from crashed[:_FIRST_DEATHS]
+    yield from [f"and {len(crashed) - _FIRST_DEATHS} more"] if len(crashed) > _FIRST_DEATHS else []
 
 
 def _line(context: BuiltinContext, file: str, number: int) -> LogLine | None:
@@ -616,10 +666,16 @@ def _raised(ranks: Sequence[RecordedOutput]) -> list[Traceback]:
 
 
 def _first_to_die(context: RecordedOutput) -> Death | None:
-    """Return the first death of the rank that failed first in the last attempt."""
+    """Return the first death of the rank that failed first in the last attempt.
+
+    Where all ended well, the first that its own instruction ended: to end a child, or to look at its exit status, is a
+    program's everyday work.
+    """
     ranks = last_attempt(context.observations)
-    first = _failed_first(context) or (ranks[0] if ranks else None)
-    return first.deaths[0] if first and first.deaths else None
+    first = _failed_first(context)
+    if first is None:
+        return next((died for seen in ranks for died in seen.deaths if died.crashed), None)
+    return first.deaths[0] if first.deaths else None
 
 
 def _failed_first(context: RecordedOutput) -> Observation | None:

@@ -1,0 +1,166 @@
+"""Commands that end in order while their log, their dumps or their processes show a failure: none is called well."""
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.memory_cgroup import memory_cgroup
+from tests.support.patience import patience
+from tests.unit.cli.runbook.test_guard import environment, guard_command, guarded, the_run
+from tests.unit.evidence.test_flight_recorder import BOTH, dump, entry
+
+DATA = Path(__file__).parents[3] / "data"
+WATCHDOG = DATA / "nccl_watchdog_h100_torch_2_11.txt"
+RECORD = DATA / "flight_recorder_h100_torch_2_11.pickle"
+PRINTS = """
+import os, sys, time
+{does}
+sys.stderr.flush()
+open("ready", "w").close()
+time.sleep(600)
+"""
+
+
+def stopped(folder: Path, does: str) -> tuple[int, dict[str, Any] | None, dict[str, Any]]:
+    """Have a guarded program do something and then wait, end it by SIGTERM; returns status, the line, the report."""
+    with subprocess.Popen(
+        guard_command(sys.executable, "-c", PRINTS.format(does=does)),
+        env=environment(folder), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as guard:  # fmt: skip
+        until = time.monotonic() + patience(20)
+        while not (folder / "ready").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        guard.send_signal(signal.SIGTERM)
+        last = guard.communicate(timeout=patience(30))[1].rstrip().rpartition(b"\n")[2]
+    said = json.loads(last) if last.startswith(b'{"schema": "vdbg-env/guard') else None
+    return guard.returncode, said, json.loads((the_run(folder) / "report.json").read_bytes())
+
+
+def prints(path: Path) -> str:
+    return f"sys.stderr.write(open({str(path)!r}).read())"
+
+
+def test_a_job_that_is_stopped_after_its_watchdog_gave_up_has_failed(tmp_path: Path) -> None:
+    """What PyTorch 2.11 printed over NCCL on an H100: the job was called well."""
+    status, said, report = stopped(tmp_path, prints(WATCHDOG))
+    assert status == 143 and said is not None
+    assert (said["verdict"], said["ended"]) == ("failed", {"by": "stopped", "code": None, "signal": 15})
+    assert "Watchdog caught collective operation timeout" in said["found"]
+    assert said["next"].startswith("vdbg-env runbook nccl-failure --from ")
+    assert said["fingerprint"] == report["fingerprint"]["id"]
+    page = (the_run(tmp_path) / "report.md").read_text()
+    assert "11-27 01:07:18.881818941" in page and "ended well" not in page
+
+
+def test_the_dumps_of_a_watchdog_say_that_it_gave_up_and_who_is_missing(tmp_path: Path) -> None:
+    """Their log may be lost: a full disk, or in the middle of what the limit keeps."""
+    copies = "open(os.environ['TORCH_NCCL_DEBUG_INFO_TEMP_FILE'] + {!r}, 'wb').write(open({!r}, 'rb').read())"
+    _, said, _ = stopped(tmp_path, copies.format("0", str(RECORD)))
+    assert said is not None
+    assert (said["verdict"], said["found"][:27]) == ("failed", "PyTorch's watchdog gave up ")
+    assert said["next"].startswith("vdbg-env runbook nccl-failure --from ")
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    (ranks / "front").write_bytes(dump(*BOTH, entry(3, "all_reduce", [[8]])))
+    (ranks / "behind").write_bytes(dump(*BOTH))
+    assert pickle.loads((ranks / "behind").read_bytes())["entries"]
+    both = "; ".join(copies.format(rank, str(ranks / name)) for rank, name in (("0", "front"), ("1", "behind")))
+    _, said, _ = stopped(ranks, both)
+    assert said is not None
+    assert "missing: rank 1 (its last is 2, barrier)" in said["found"]
+
+
+def test_torchrun_that_is_stopped_is_called_by_what_its_ranks_had_said(tmp_path: Path) -> None:
+    """Both logs are torchrun's of PyTorch 2.13 over Gloo: the exception that it ends with is the signal itself."""
+    for name, verdict in (("torchrun_sigterm", "passed"), ("torchrun_gloo_barrier", "failed")):
+        folder = tmp_path / name
+        folder.mkdir()
+        log = DATA / f"{name}.txt"
+        does = f"import signal; signal.signal(15, lambda *_: ({prints(log)}, os._exit(1)))"
+        _, said, report = stopped(folder, does)
+        assert report["verdict"] == verdict
+        assert (said is not None) is (verdict == "failed")
+        if said:
+            assert "Rank 1 failed to pass monitoredBarrier" in said["found"]
+            assert said["next"].startswith("vdbg-env runbook nccl-failure --from ")
+
+
+CHILD = """
+import os, sys, time
+child = os.fork()
+if child == 0:
+    time.sleep(0.8)
+    {end}
+os.waitpid(child, 0)
+{after}
+"""
+
+
+@pytest.mark.parametrize("log", [True, False], ids=["python", "silent"])
+def test_a_child_that_crashed_is_told_and_the_status_0_stays(tmp_path: Path, log: bool) -> None:
+    """Python's fault handler prints why; a program without it, or whose output is lost, leaves its end alone."""
+    code = CHILD.format(end="os.kill(os.getpid(), 11)", after="")
+    more = {} if log else {"PYTHONFAULTHANDLER": ""}
+    done = guarded(tmp_path, code, "--exit-status-on-crash", "70", **more)
+    assert done.status == 0 and done.said is not None
+    assert (done.said["verdict"], done.said["ended"]["code"]) == ("warned", 0)
+    assert "was ended by SIGSEGV" in done.said["found"]
+    report = json.loads((the_run(tmp_path) / "report.json").read_bytes())
+    assert report["why"].startswith("it ended with status 0, but ")
+    assert "nothing wrong" not in (the_run(tmp_path) / "report.md").read_text().lower()
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)", "raise ValueError('a probe')"])
+def test_a_child_that_another_ended_or_that_ended_itself_is_everyday_work(tmp_path: Path, end: str) -> None:
+    done = guarded(tmp_path, CHILD.format(end=end, after="print('all well')"))
+    assert (done.status, done.said) == (0, None)
+    report = json.loads((the_run(tmp_path) / "report.json").read_bytes())
+    assert (report["verdict"], report["findings"]) == ("passed", [])
+
+
+def test_a_child_that_was_killed_for_memory_is_told(tmp_path: Path) -> None:
+    code = CHILD.format(end="held = [bytearray(b'x' * (1 << 20)) for _ in range(4096)]", after="print('goes on')")
+    with memory_cgroup(300 << 20) as group:
+        words = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
+        done = subprocess.run(
+            [*words, *guard_command(sys.executable, "-c", code)], env=environment(tmp_path), cwd=tmp_path,
+            capture_output=True, timeout=patience(120), check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stderr.splitlines()[-1])
+    assert (said["verdict"], said["status"]) == ("warned", 0)
+    assert "the kernel OOM-killed" in said["found"]
+
+
+def test_a_program_that_says_that_all_is_well_is_warned_of_and_keeps_its_status(tmp_path: Path) -> None:
+    code = f"import sys; {prints(WATCHDOG)}; print('done')"
+    done = guarded(tmp_path, code, "--exit-status-on-crash", "70")
+    assert done.status == 0 and done.said is not None
+    assert done.said["verdict"] == "warned"
+    assert done.said["found"].startswith("it ended with status 0, but its log shows a failure: ")
+
+
+@pytest.mark.parametrize("log", ["dev/benign-stall-that-passed", "held-out/benign-shm-slow-compile",
+                                 "held-out/benign-shutdown-ima", "dev/benign-sigterm-15",
+                                 "shapes/request-errors-survived"])  # fmt: skip
+def test_a_server_that_got_over_its_errors_and_is_stopped_is_well(tmp_path: Path, log: str) -> None:
+    status, said, report = stopped(tmp_path, prints(DATA / "logs" / f"{log}.log"))
+    assert (status, said, report["verdict"]) == (143, None, "passed")
+
+
+def test_a_server_that_is_stopped_while_it_makes_no_progress_is_warned_of(tmp_path: Path) -> None:
+    """As a liveness probe ends it, minutes before --hang-after."""
+    ready = "print('INFO:     Application startup complete.', file=sys.stderr); "
+    waits = "INFO 11-26 [shm_broadcast.py:501] No available shared memory broadcast block found in 60 seconds."
+    status, said, _ = stopped(tmp_path, f"{ready}print({waits!r}, file=sys.stderr)")
+    assert status == 143 and said is not None
+    assert said["verdict"] == "warned"
+    assert said["found"].startswith("it was stopped from outside, but its log shows a failure: ")
