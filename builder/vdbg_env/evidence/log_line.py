@@ -42,24 +42,20 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
-_CRI = re.compile(rf"({_ISO}) (?:stdout|stderr) [FP] ")
-_STAMPED = re.compile(rf"({_ISO}) |(\d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) ")
-# `[23:14:03] `, `23:14:03.25 `, the seconds and line number of a notebook that was run as a job, a quotation.
-_CLOCK = re.compile(
-    r"(?:\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?) |\d{1,7}\.\d{1,3}s \d{1,9} |> (?=\S)"
+_WRAPPING = re.compile(
+    rf"({_ISO}) (?:(?:stdout|stderr) [FP] )?"  # of CRI
+    r"|([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) \S{1,255} [^\s:\[]{1,255}(?:\[\d{1,10}\])?: "  # a journal
+    rf"|(\d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) |\[({_ISO})\] "  # the second of Buildkite
+    r"|(?P<label>\[(?:pod|container)/[^\]\s]{1,512}\]|[A-Za-z0-9][\w.-]{0,127} {1,40}\|) "  # kubectl, Compose
+    # A clock, the seconds and line number of a notebook that was run as a job, a quotation, a build by Docker.
+    r"|(?:\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?) |\d{1,7}\.\d{1,3}s \d{1,9} |> (?=\S)"
+    r"|#\d{1,4} \d{1,7}\.\d{1,4} "
 )
-_JOURNAL = re.compile(
-    r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) \S{1,255} [^\s:\[]{1,255}(?:\[\d{1,10}\])?: "
-)
-_BUILDKITE = re.compile(rf"\[({_ISO})\] ")
-_DOCKER_BUILD = re.compile(r"#\d{1,4} \d{1,7}\.\d{1,4} ")
-_KUBECTL = re.compile(r"\[(?:pod|container)/[^\]\s]{1,512}\] ")
-_COMPOSE = re.compile(r"[A-Za-z0-9][\w.-]{0,127} {1,40}\| ")
 # How a line begins that is in one of these wrappings, or in JSON.
 _MAY_BE_WRAPPED = re.compile(r"[\d\[{#>]|[A-Z][a-z]{2} [ \d]\d \d\d:|[A-Za-z][\w.-]{0,127} {1,40}\|").match
-_SRUN = re.compile(r"(\d{1,5}): ")
-_MPI = re.compile(r"\[\d{1,6},(\d{1,6})\](?:<std(?:out|err)>)?:? ?")
-_TORCHRUN = re.compile(r"\[(?:default|rank|trainer|worker)?(\d{1,6})\]: ?")
+_LAUNCHER = re.compile(  # `srun -l`, mpirun, torchrun
+    r"(\d{1,5}): |\[\d{1,6},(\d{1,6})\](?:<std(?:out|err)>)?:? ?|\[(?:default|rank|trainer|worker)?(\d{1,6})\]: ?"
+)
 
 # (EngineCore pid=1), (EngineCore_DP0 pid=1), (VllmWorker rank=0 pid=1), (RayWorkerWrapper pid=1, ip=10.0.0.1), ...
 _PROCESS = re.compile(r"\(([A-Za-z][\w.:/+-]{0,63})((?:,? (?:pid|rank|ip|TP|PP|DP)=[\w.:]{1,64})+)\)")
@@ -92,13 +88,17 @@ _GLOG = re.compile(
     r"(?:\d{1,10} )?[\w./-]{1,200}:\d+\] (?:\[\d+/\d+(?:_\d+)?\] )*"
 )
 # `[INFO|trainer.py:2] 2025-01-01 10:00:00,088 >> ` of transformers, `[INFO] [launch.py:256:main] ` of DeepSpeed.
+_MAY_BEGIN_WITH_A_LEVEL = re.compile(rf"(?:{_NAMES}|FATAL)[ :]|- |\| |\[[A-Z]").match
 _BRACKETED = re.compile(
     r"\[(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
     rf"(?:\|[^\]]{{1,120}}\] (?:{_ISO} )?>> |\] (?:\[[^\]]{{1,120}}\] )?)"
 )
+_BEGIN_A_LINE_OF_VLLM = "(DIWECF"
+_BEGIN_MORE = "[("  # of a prefix, after one
 _BEGIN_A_RANK = "[0123456789"
 _BEGIN_A_LEVEL = "DIWECF[-|"
 _BEGIN_A_GLOG = "[IWEF"
+_BEGIN_A_PREFIX = "(" + _BEGIN_A_RANK + _BEGIN_A_LEVEL + "{#>"
 # Anywhere in the prefix of a line of a logger that is not known.
 _SOME_LEVEL = re.compile(
     r"^.{0,80}?(?:^|[\s|\[<(\]])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?:[\s|\]>):]|$)"
@@ -130,20 +130,33 @@ def plain(text: str) -> str:
 def unwrap(raw: str) -> LogLine:
     """Take one raw line out of all its wrappings."""
     text = plain(raw)
-    if text.startswith("("):  # of vLLM, where many lines begin alike
+    first = text[:1]
+    if first not in _BEGIN_A_PREFIX:
+        return _unwrapped(text) if _MAY_BE_WRAPPED(text) else _without_prefix(text)
+    if first in _BEGIN_A_LINE_OF_VLLM:  # where many lines begin alike
         head, _, said = text.partition("] ")
-        if len(head) < _LABEL and said[:1] != "[" and not said[1:2].isdigit() and (line := _begun(head)):
-            rank = _rank_in(said, line.process) if line.rank is None else line.rank
-            said = _RAY_REPEAT.sub("", said) if "across cluster]" in said else said
-            return line._replace(text=said.rstrip(), body=f"{line.body}{text[len(head) + 2 :]}", rank=rank)
+        if len(head) < _LABEL and said[:1] not in _BEGIN_MORE and not said[1:2].isdigit() and (begun := _begun(head)):
+            _, body, process, pid, writer, label, mark, rank, level, stamp, container = begun
+            rank = _rank_in(said, process) if rank is None else rank
+            body += said
+            said = _without_repeat(said).rstrip()
+            return LogLine(said, body, process, pid, writer, label, mark, rank, level, stamp, container)
     return _unwrapped(text)
+
+
+def _without_prefix(text: str) -> LogLine:
+    return LogLine(_without_repeat(text).rstrip(), text, rank=_rank_in(text, None), level=_level_in(text))
+
+
+def _without_repeat(text: str) -> str:
+    return _RAY_REPEAT.sub("", text) if "across cluster]" in text else text
 
 
 @lru_cache(1 << 10)
 def _begun(head: str) -> LogLine | None:
     """Return what a line of vLLM says before its message, None where it does not have all that."""
     line = _unwrapped(f"{head}] x")
-    whole = line.text == "x" and line.process and line.level and line.stamp
+    whole = line.text == "x" and line.level and line.stamp
     return line._replace(body=line.body.removesuffix("x")) if whole else None
 
 
@@ -181,7 +194,7 @@ def _unwrapped(whole: str) -> LogLine:
         rank = torch_rank
     who = [str(part) for part in (label, process, pid, rank) if part is not None]
     return LogLine(
-        text=(_RAY_REPEAT.sub("", text) if "across cluster]" in text else text).rstrip(),
+        text=_without_repeat(text).rstrip(),
         body=body,
         process=process,
         pid=pid,
@@ -221,18 +234,14 @@ def _out_of_container(text: str) -> tuple[str, str | None, str | None]:
             text, said = inner
             stamp = stamp or said
             continue
-        match = _CRI.match(text) or _JOURNAL.match(text) or _STAMPED.match(text) or _BUILDKITE.match(text)
-        if match:
-            text, stamp = text[match.end() :], stamp or match[match.lastindex or 1]
-            continue
-        match = _KUBECTL.match(text) or _COMPOSE.match(text)
-        if match:
-            text, label = text[match.end() :], label or match[0].strip()
-            continue
-        match = _DOCKER_BUILD.match(text) or _CLOCK.match(text)
+        match = _WRAPPING.match(text)
         if match is None:
             break
         text = text[match.end() :]
+        if match.lastgroup:
+            label = label or match["label"]
+        elif match.lastindex:
+            stamp = stamp or match[match.lastindex]
     return text, stamp, label
 
 
@@ -259,10 +268,10 @@ def _out_of_launcher(text: str) -> tuple[str, int | None]:
     for _ in range(2):
         if text[:1] not in _BEGIN_A_RANK:
             break
-        match = _SRUN.match(text) or _MPI.match(text) or _TORCHRUN.match(text)
+        match = _LAUNCHER.match(text)
         if match is None:
             break
-        text, rank = text[match.end() :], int(match[1])
+        text, rank = text[match.end() :], int(match[match.lastindex or 1])
     return text, rank
 
 
@@ -294,7 +303,7 @@ def _process_of(label: str) -> tuple[str, int | None, int | None] | None:
 
 
 def _out_of_level(text: str) -> tuple[str, str | None, str | None]:
-    if text[:1] not in _BEGIN_A_LEVEL:
+    if not _MAY_BEGIN_WITH_A_LEVEL(text):
         return text, None, None
     match = _LEVEL.match(text)
     if match and match[2]:
@@ -316,7 +325,7 @@ def _out_of_level(text: str) -> tuple[str, str | None, str | None]:
 
 def _out_of_sglang(text: str, container: str | None) -> tuple[str, str | None, str | None]:
     """Take SGLang's stamp off; what it names after it, as `TP7`, is the process."""
-    match = _SGLANG.match(text)
+    match = _SGLANG.match(text) if text.startswith("[") else None
     if match is None:
         return text, None, container
     return text[match.end() :], match[2].strip().replace(" ", "_") or None, container or match[1]

@@ -178,7 +178,7 @@ class LineScanner:
         if self._scanned >= STEADY > self._scanned - end:
             self._automaton = _automaton(self.texts, fast=True)
         with memoryview(self._buffer) as buffer:
-            own, ahead = (_CRLF.sub(b"\n", part) for part in (bytes(buffer[:end]), bytes(buffer[end : end + AHEAD])))
+            own, ahead = (_with_line_feeds(bytes(part)) for part in (buffer[:end], buffer[end : end + AHEAD]))
         del self._buffer[:end]
         end, whole = len(own), own.endswith(b"\n")
         joined = own.replace(b"\n", b"")
@@ -219,7 +219,9 @@ class LineScanner:
                 at = _line_end(text, found)
                 taken = place + at - found
                 continue
-            end = _line_end(text, found if ended - place <= 1 else _passed(text, found, ended - 1 - place))
+            end = _line_end(text, found)
+            if end - found < ended - place:  # a line break is in the text that was found
+                end = _line_end(text, _passed(text, found, ended - 1 - place))
             if text[begin] not in _SURE_STARTS or (end < len(text) and text[end + 1 : end + 2] not in _SURE_STARTS):
                 begin, end = _unfold(text, begin, end)
             data = text[begin:end]
@@ -279,23 +281,32 @@ def _unfold(text: bytes, begin: int, end: int) -> tuple[int, int]:
     before = text.rfind(b"\n", 0, begin - 1) + 1 if begin else 0
     own = text.rfind(b"\n", 0, end) + 1
     width = max(begin - 1 - before, end - own)  # that of the log, if it is wrapped here
+    if not 60 <= width <= _WIDEST:
+        return begin, end
+    continues = begin - 1 - before == width and not _starts_a_line(text, begin)
+    if not (continues or (end - own == width and not _starts_a_line(text, end + 1))):
+        return begin, end
     if not _is_wrapped(text, own, end, width):
         return begin, end
     for _ in range(MAX_JOINED):
         if begin == 0:
             break
         before = text.rfind(b"\n", 0, begin - 1) + 1
-        if begin - 1 - before != width or _STARTS_A_LINE.match(text, begin, _line_end(text, begin)):
+        if begin - 1 - before != width or _starts_a_line(text, begin):
             break
         begin = before
     for _ in range(MAX_JOINED):
         if end == len(text) or end - own != width:
             break
-        own, after = end + 1, _line_end(text, end + 1)
-        if _STARTS_A_LINE.match(text, own, after):
+        own = end + 1
+        if _starts_a_line(text, own):
             break
-        end = after
+        end = _line_end(text, own)
     return begin, end
+
+
+def _with_line_feeds(text: bytes) -> bytes:
+    return _CRLF.sub(b"\n", text) if b"\r" in text else text
 
 
 def _line_end(text: bytes, at: int) -> int:
@@ -303,10 +314,12 @@ def _line_end(text: bytes, at: int) -> int:
     return len(text) if end < 0 else end
 
 
+def _starts_a_line(text: bytes, at: int) -> bool:
+    return _STARTS_A_LINE.match(text, at, _line_end(text, at)) is not None
+
+
 def _is_wrapped(text: bytes, begin: int, end: int, width: int) -> bool:
     """Return whether a log is cut at a width, as seen from the lines before the one given: none is longer."""
-    if not 60 <= width <= _WIDEST:
-        return False
     lines = at_width = 0
     while end - begin <= width:
         at_width += end - begin == width
