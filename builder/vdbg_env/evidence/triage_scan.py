@@ -177,26 +177,31 @@ class LineScanner:
         self._scanned += end
         if self._scanned >= STEADY > self._scanned - end:
             self._automaton = _automaton(self.texts, fast=True)
-        with memoryview(self._buffer) as buffer:
-            own, ahead = (_with_line_feeds(bytes(part)) for part in (buffer[:end], buffer[end : end + AHEAD]))
+        with memoryview(self._buffer) as buffer:  # each further copy of a block takes as long as a tenth of the search
+            block = bytes(buffer[: end + AHEAD])
         del self._buffer[:end]
-        end, whole = len(own), own.endswith(b"\n")
-        joined = own.replace(b"\n", b"")
-        ended = end - len(joined)
+        if b"\r" in block:
+            own, ahead = (_CRLF.sub(b"\n", part) for part in (block[:end], block[end:]))
+            block, end = own + ahead, len(own)
+        ahead, tail = block[end:], block[max(0, end - _CONTEXT) : end]
+        whole = tail.endswith(b"\n")
         left = b"" if whole else ahead.partition(b"\n")[0]  # of the line that the block ends in
-        self._block = own + ahead
-        yield from self._candidates(joined + ahead.replace(b"\n", b""), len(joined) + len(left))
+        joined = block.replace(b"\n", b"")
+        length = len(joined) - len(ahead.replace(b"\n", b""))
+        self._block = block
+        yield from self._candidates(joined, length + len(left))
         if self.hold:
-            self._past.append((self._line, self._block, end))
+            self._past.append((self._line, block, end))
         else:
             self._past.clear()
-        self._line, self._tail = self._line + ended, not whole
-        self._context = (self._context + own)[-_CONTEXT:]
+        self._line, self._tail = self._line + end - length, not whole
+        self._context = (self._context + tail)[-_CONTEXT:]
         if not whole:
             self._context += left + b"\n"
-        if said := own.rstrip():
-            begin = said.rfind(b"\n") + 1
-            self.last_line = said[begin : begin + AHEAD]
+        said = end - len(tail) + len(tail.rstrip()) if not tail.isspace() else len(block[:end].rstrip())
+        if said:
+            begin = block.rfind(b"\n", 0, said) + 1
+            self.last_line = block[begin : min(said, begin + AHEAD)]
 
     def _candidates(self, joined: bytes, limit: int) -> Iterator[Candidate]:
         """Yield the candidates that begin before `limit` in the block without its line breaks."""
@@ -303,10 +308,6 @@ def _unfold(text: bytes, begin: int, end: int) -> tuple[int, int]:
             break
         end = _line_end(text, own)
     return begin, end
-
-
-def _with_line_feeds(text: bytes) -> bytes:
-    return _CRLF.sub(b"\n", text) if b"\r" in text else text
 
 
 def _line_end(text: bytes, at: int) -> int:
