@@ -387,15 +387,16 @@ class RuleBook:
 
     def confirmed(self, places: Iterable[int], body: bytes, text: str) -> list[tuple[Rule, Mapping[str, str]]]:
         """Return those of some rules that a line with a literal of each meets, in their order, with named groups."""
-        bare = text.encode()
+        bare, checks = text.encode(), self._checks
         met: list[tuple[Rule, Mapping[str, str]]] = []
         for place in sorted(places):
-            rule, regex, unless, named, of_text = self._checks[place]
+            rule, regex, unless, named, of_text = checks[place]
             said = bare if of_text else body
             found = regex and regex.search(said)
             if (regex and found is None) or (unless and unless.search(said)):
                 continue
-            met.append((rule, {name: part.decode() for name, number in named if (part := found[number])}))
+            groups = {name: part.decode() for name, number in named if (part := found[number])} if named else {}
+            met.append((rule, groups))
         return met
 
     @cached_property

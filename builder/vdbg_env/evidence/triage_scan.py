@@ -571,13 +571,13 @@ class LogClassifier:
         self._look_for_health()
 
     def _look_for_health(self) -> None:
-        passing = any(not _concerns(self._dead, label) for label in self._passing)
-        self._scanner.alert = not self._work or passing or (bool(self._stalls) and not self._dead)
+        stalled = bool(self._stalls) and not self._dead
+        self._scanner.alert = not self._work or stalled or any(not _concerns(self._dead, s) for s in self._passing)
         self._scanner.hold = bool(self._kept or self._ignored)  # what a later line of its process may belong to
-        settled = any(not s.weak and s.rule.precision >= TELLING for s in self._kept.values())
-        if settled is not self._settled:
-            self._settled = settled
-            self._scanner.watch(self._wanted())
+
+    def _settle(self, *, settled: bool) -> None:
+        self._settled = settled
+        self._scanner.watch(self._wanted())
 
     def _keep_clue(self, candidate: Candidate) -> None:
         if len(self._first_clues) < FIRST_CLUES:
@@ -697,6 +697,8 @@ class LogClassifier:
         if sighting.passing:
             self._passing.add(sighting.label)
         self._unchanged = False
+        if not self._settled and _settles(sighting):
+            self._settle(settled=True)
 
     def _deaths(self) -> list[Sighting]:
         """Return the lines that report a death, without those that need another line."""
@@ -737,6 +739,8 @@ class LogClassifier:
                 self._last[writer] = last
             else:
                 self._last.pop(writer, None)
+        if self._settled and not any(map(_settles, self._kept.values())):
+            self._settle(settled=False)
         self._closed.difference_update(s.line for s in gone)
         for failure in {s.failure for s in gone}:
             self._placed.pop(failure, None)
@@ -753,6 +757,10 @@ class LogClassifier:
             else:
                 self._closed.add(root.line)
             return
+
+
+def _settles(sighting: Sighting) -> bool:
+    return not sighting.weak and sighting.rule.precision >= TELLING
 
 
 class _Named(dict[str, str]):
