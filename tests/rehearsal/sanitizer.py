@@ -1,4 +1,4 @@
-"""Reports as compute-sanitizer does, in the shapes its manual and published reports have, about a sample's stand-in.
+"""Reports as compute-sanitizer 2025.3 does on an H100, about a sample's stand-in.
 
 The program is run, for what it prints and how it ends; whether there is anything to report is the sample's own matter.
 The form of the XML is not published: what is written here says so.
@@ -82,7 +82,7 @@ def told(sample: Sample, binary: Path, tool: str) -> str:
 
 def reported(sample: Sample, at: Planted, tool: str) -> list[str]:
     """Return one record as the tool words it."""
-    function, offset, line = at.kernel.demangled, f"{at.offset:#x}", sample.planted or 0
+    function, offset, line = at.kernel.demangled, f"{at.offset:#x}", sample.sanitized or 0
     words = {"function": function, "offset": offset, "file": sample.source.name, "line": line, "before": line - 1}
     place = "{function}+{offset} in {file}:{line}".format(**words)
     record = _HEADLINES[tool].format(place=place, **words).splitlines()
