@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +75,17 @@ def make_builder(name: str, request: pytest.FixtureRequest, engine: Engine) -> I
     found = find_buildx()
     assert found is not None
     return BuildxBuilder(engine, found, why="test")
+
+
+@pytest.fixture
+def source_never_seen(tmp_path: Path) -> Path:
+    """Return a copy of the sample's sources that no cache can know: every file that is compiled has a new symbol."""
+    source = tmp_path / "source"
+    shutil.copytree(REPOSITORY / "images" / "sample", source)
+    for file in [*source.rglob("*.cu"), *source.rglob("*.cpp")]:
+        with file.open("a") as text:
+            text.write(f'\nextern "C" void seen_once_{file.stem}_{uuid.uuid4().hex}() {{}}\n')
+    return source
 
 
 @pytest.fixture(autouse=True)

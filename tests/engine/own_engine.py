@@ -128,15 +128,19 @@ def own_engine(*, disk_mib: int, programs: Path | None = None) -> Iterator[OwnEn
 
 def make_base(engine: OwnEngine) -> None:
     """Import an image of a few programs of this machine."""
-    root = engine.folder / "base"
+    tar = few_programs(engine.folder / "base")
+    subprocess.run(["docker", "--host", engine.host, "import", "-", TINY], input=tar, check=True)
+
+
+def few_programs(root: Path) -> bytes:
+    """Return a tar of a few programs of this machine with their libraries, which are copied into a new folder first."""
     for program in PROGRAMS:
         ldd = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
         for path in [program, *(word for word in ldd.split() if word.startswith("/"))]:
             target = root / path.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
-    tar = subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
-    subprocess.run(["docker", "--host", engine.host, "import", "-", TINY], input=tar, check=True)
+    return subprocess.run(["tar", "-C", root, "-c", "."], capture_output=True, check=True).stdout
 
 
 def end_all_below(folder: str) -> None:

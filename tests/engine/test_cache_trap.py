@@ -1,7 +1,6 @@
 """The trap, for real: a compiler cache hands back objects without line info, and the proof refuses the image."""
 
 import re
-import shutil
 import uuid
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from vdbg_env.engine.client import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
-PROFILES, SAMPLE = ROOT / "tests" / "data" / "images", ROOT / "images" / "sample"
+PROFILES = ROOT / "tests" / "data" / "images"
 
 
 @pytest.fixture(autouse=True)
@@ -48,17 +47,6 @@ def test_with_the_shipped_settings_the_same_source_is_proven_and_tagged(docker_e
     assert ran.status == 0, ran.stderr[-3000:]
     assert docker_engine.client.images(tag)
     docker_engine.client.remove_image(tag)
-
-
-@pytest.fixture
-def source_never_seen(tmp_path: Path) -> Path:
-    """Return a copy of the sample's sources that no cache can know: every file that is compiled has a new symbol."""
-    source = tmp_path / "source"
-    shutil.copytree(SAMPLE, source)
-    for file in [*source.rglob("*.cu"), *source.rglob("*.cpp")]:
-        with file.open("a") as text:
-            text.write(f'\nextern "C" void seen_once_{file.stem}_{uuid.uuid4().hex}() {{}}\n')
-    return source
 
 
 def build_keeping_objects(profile: str, source: Path, tag: str, *flags: str) -> Ran:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.build_orders import BASE
+from tests.engine.own_engine import TINY, few_programs
 from tests.support.command_line import vdbg_env
 from vdbg_env.engine.client import Engine, connect
 
@@ -17,18 +17,20 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
-def podman(docker_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Podman's service with a store of its own that contains the base image; yields its address."""
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Podman's service with a store of its own that has a small image; yields its address."""
     program = shutil.which("podman")
     if program is None:
         pytest.skip("podman is not installed: apt-get install podman")
     folder = tmp_path_factory.mktemp("podman")
-    saved = folder / "base.tar"
-    subprocess.run(["docker", "save", BASE, "--output", saved], check=True)
     address = f"unix://{folder}/podman.sock"
     with own_store(folder), own_service(program, folder, address):
-        subprocess.run([program, "load", "--quiet", "--input", saved], check=True, capture_output=True)
-        saved.unlink()
+        subprocess.run(
+            [program, "import", "--quiet", "-", TINY],
+            input=few_programs(folder / "base"),
+            check=True,
+            capture_output=True,
+        )
         yield address
         subprocess.run([program, "rm", "--all", "--force"], check=False, capture_output=True)
         subprocess.run([program, "rmi", "--all", "--force"], check=False, capture_output=True)
@@ -66,9 +68,12 @@ def engine(podman: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 def test_a_debug_container_has_its_seccomp_profile_and_the_least_capabilities(engine: Engine, tmp_path: Path) -> None:
     assert engine.is_podman and engine.no_buildkit() == "Podman has no BuildKit"
-    script = "grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; ulimit -c; echo x > /dumps/x; exit 7"
+    show = (
+        "while read line; do case $line in CapEff*|NoNewPrivs*|Seccomp:*) echo $line;; esac; done < /proc/self/status"
+    )
+    script = f"{show}; ulimit -c; echo x > /dumps/x; exit 7"
     ran = vdbg_env(
-        "run", "--image", BASE, "--gpu", "none", "--dumps", str(tmp_path / "dumps"), "--", "sh", "-c", script
+        "run", "--image", TINY, "--gpu", "none", "--dumps", str(tmp_path / "dumps"), "--", "sh", "-c", script
     )
     assert (ran.status, ran.stdout.split()) == (
         7,
@@ -79,6 +84,6 @@ def test_a_debug_container_has_its_seccomp_profile_and_the_least_capabilities(en
 
 
 def test_a_build_is_refused_with_the_way_that_works(engine: Engine) -> None:
-    ran = vdbg_env("build", "--lineinfo", "--profile", "sample", "--no-guard", "--base", f"localhost/{BASE}")
+    ran = vdbg_env("build", "--lineinfo", "--profile", "sample", "--no-guard", "--base", f"localhost/{TINY}")
     assert ran.status == 1 and f"Podman {engine.version} responds" in ran.stderr
     assert "vdbg-env render DIR && podman build" in ran.stderr

@@ -1,5 +1,6 @@
 """Plain docker build takes a rendered folder, and what it builds carries line info."""
 
+import re
 import shutil
 import subprocess
 import uuid
@@ -15,6 +16,9 @@ from vdbg_env.engine.client import Engine
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
+BELOW_THE_SOURCE = "vdbg-test/rendered:below-the-source"  # what docker build finds in its cache the next time
+
+
 @pytest.fixture
 def image(docker_engine: Engine) -> Iterator[str]:
     """A name of its own, removed with what it names."""
@@ -24,7 +28,17 @@ def image(docker_engine: Engine) -> Iterator[str]:
         docker_engine.client.remove_image(name)
 
 
-def test_plain_docker_build_accepts_the_folder_of_the_sample(image: str, tmp_path: Path) -> None:
+def keep(engine: Engine, layer: str) -> None:
+    """Give the layer with the packages and the toolkit a name, by which it outlives the image; an older one goes."""
+    before = {image["Id"] for image in engine.client.images(BELOW_THE_SOURCE)}
+    engine.client.tag(layer, BELOW_THE_SOURCE)
+    for one in before - {image["Id"] for image in engine.client.images(BELOW_THE_SOURCE)}:
+        engine.client.remove_image(one)
+
+
+def test_plain_docker_build_accepts_the_folder_of_the_sample(
+    docker_engine: Engine, image: str, source_never_seen: Path, tmp_path: Path
+) -> None:
     if shutil.which("docker") is None:
         pytest.skip("the docker command is not installed")
     folder = tmp_path / "sample"
@@ -39,6 +53,8 @@ def test_plain_docker_build_accepts_the_folder_of_the_sample(image: str, tmp_pat
         "host",
         "--image",
         image,
+        "--source",
+        str(source_never_seen),
         str(folder),
     )
     assert rendered.status == 0, rendered.stderr
@@ -47,6 +63,9 @@ def test_plain_docker_build_accepts_the_folder_of_the_sample(image: str, tmp_pat
     # The classic builder: every engine has it, and it takes the fewest instructions.
     built = subprocess.run(["env", "DOCKER_BUILDKIT=0", *build.split()], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
+    layer = re.search(r' ---> (\w+)\nStep \S+ : COPY \["source"', built.stdout)
+    assert layer, built.stdout[-3000:]
+    keep(docker_engine, layer[1])
 
     assert verify.split()[0] == "vdbg-env"
     proof = vdbg_env(*verify.split()[1:])

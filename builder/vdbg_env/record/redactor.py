@@ -527,7 +527,7 @@ class Redactor:
 
     def __init__(self, literals: tuple[bytes, ...] = (), pseudonyms: Pseudonyms | None = None) -> None:
         self.literals = literals
-        self.finder = SecretFinder(literals)
+        self.finder = finder_of(literals)
         self.pseudonyms = pseudonyms
 
     def data(self, data: bytes) -> bytes:
