@@ -240,6 +240,7 @@ def _told(stuck: Stuck | None) -> dict[str, ResultValue]:
 _KERNEL_LOG = "kernel.log"
 _LOGS = ("stdout", "stderr", _KERNEL_LOG)
 _SEGFAULT = b"segfault at "  # arch/x86/mm/fault.c, show_signal_msg
+_HOST_CRASH = "host-crash"
 _FAILURE = "failure"  # the matcher by which each runbook says what its failure looks like
 # Ends that this program caused: what such a log says in passing is not a failure.
 _OURS = {EndedBy.MATCH, EndedBy.CANCEL, EndedBy.PEER, EndedBy.NOT_STARTED}
@@ -309,13 +310,15 @@ def _is_lasting(verdict: Triage) -> bool:
 
 
 def _is_fatal(verdict: Triage, context: BuiltinContext) -> bool:
-    """Return whether a log outweighs an end that was in order: where it tells of a death, or the program was stopped.
+    """Return whether a log outweighs an end in order: of a program that gave up, or had failed when it was stopped.
 
-    The status 0 of one that ended by itself is its own word that all is well.
+    The status 0 of one that ended by itself is its word that all is well, and it may get over the death of a child.
     """
     line = _line_of(verdict)
+    gave_up = any(death.rule.failure is None for log in verdict.logs for death in log.cascades)
+    got_over = verdict.failure.name == _HOST_CRASH or (line and line.rule.role == "stall")
     stopped = any(seen.ended.by is not EndedBy.EXIT for seen in last_attempt(context.observations))
-    return any(log.cascades for log in verdict.logs) or (stopped and not (line and line.rule.role == "stall"))
+    return gave_up or (stopped and not got_over)
 
 
 def _line_of(verdict: Triage) -> Sighting | None:

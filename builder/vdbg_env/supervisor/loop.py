@@ -36,6 +36,7 @@ from vdbg_env.supervisor.watch import (
 TICK_S = 0.05  # how often an ending tree is looked at
 AFTER_MATCH_S = 1.0  # without further output: the traceback that follows the line that ends the step is kept
 MATCH_LIMIT_S = 10.0  # for that output, all in all
+AFTER_STOP_S = 2.0  # where a stop from outside has ended the first process, the others are told of it after so long
 AFTER_HANG_S = 2.0  # a fired dump needs a moment before its file appears
 TRACKER_S = 1.0  # Python's resource tracker ends by itself once the others are gone, and removes their shared memory
 KILL_LIMIT_S = 10.0  # a process that outlives SIGKILL for so long waits in the kernel (a dead driver, a lost disk)
@@ -276,7 +277,7 @@ class Supervisor:
                 patient = now < self._phase_until and self._growing.growing(now)
                 if not patient and now >= self._at_least:
                     if left := [f"{p.name} ({p.pid})" for p in self._processes() if not is_resource_tracker(p.pid)]:
-                        self._notes.append(f"it ended by itself; what it left had to be ended: {', '.join(left[:4])}")
+                        self._notes.append(f"what its first process left had to be ended: {', '.join(left[:4])}")
                     self._terminate(now, self._job.grace_s / 2)
             case Phase.TERMINATING:
                 if now >= self._phase_until:
@@ -297,7 +298,9 @@ class Supervisor:
         hang, server = self._watch.verdict(now), self._server.verdict(now)
         if self._status is not None:
             self._helpers.end_all()
-            self._enter(Phase.LINGERING, now + self._job.dump_wait_s, at_least=self._job.grace_s / 2)
+            left = self._job.grace_s / 2
+            left = min(left, AFTER_STOP_S) if self._guard.stopped_by else left
+            self._enter(Phase.LINGERING, now + self._job.dump_wait_s, at_least=left)
         elif failure:
             self._end(EndReason("disk", f"the output cannot be written: {failure.strerror}"), now)
         elif now >= self._timeout_at:

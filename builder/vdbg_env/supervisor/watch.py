@@ -398,6 +398,8 @@ FORWARDED = (
 STOPS = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM}
 _UNREAD = {-signal.SIGPIPE, 128 + signal.SIGPIPE, 1, 120}  # in a shell; Python's BrokenPipeError, and as it exits
 _OF_TERMINALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH}  # Ctrl-C, Ctrl-\, another size
+# By these many servers are told to read their settings again or to print their stacks, which is done by then.
+_MAY_MEAN_OTHERWISE, _UNDERSTOOD_S = {signal.SIGHUP, signal.SIGQUIT}, 60.0
 
 
 class Guard:
@@ -407,6 +409,7 @@ class Guard:
         self._pid = job.guard
         self._pending: list[int] = []
         self._stopped_by: int | None = None
+        self._stopped_at = 0.0
         self._had_terminal = terminal_of(self._pid) is not None
         self.numbers = FORWARDED if self._pid else CANCELS
 
@@ -429,9 +432,16 @@ class Guard:
             if root is not None:
                 (send_to_group if self._is_of_terminal(number) else send_to)(root, number)
             if number in STOPS:
-                self._stopped_by = self._stopped_by or number
+                if self.stopped_by is None:
+                    self._stopped_by, self._stopped_at = number, time.monotonic()
                 stop = True
         return stop
+
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal from outside by which the workload ends, None where it lived on after a signal or got none."""
+        reloads = self._stopped_by in _MAY_MEAN_OTHERWISE and time.monotonic() - self._stopped_at > _UNDERSTOOD_S
+        return None if reloads else self._stopped_by
 
     def _is_of_terminal(self, number: int) -> bool:
         """Whether a signal is one that a terminal sends to each process in front, of which the guard is one.
@@ -453,10 +463,11 @@ class Guard:
 
         So it was where it writes to an output that is `unread`, whose reader has gone, and ends as programs do then.
         """
-        if self._stopped_by is None:
+        number = self.stopped_by
+        if number is None:
             ended = None if status is None else os.waitstatus_to_exitcode(status)
             return EndReason("stopped", "the reader of its output had gone") if unread and ended in _UNREAD else own
-        return EndReason("stopped", f"{signal.Signals(self._stopped_by).name} was sent to it from outside")
+        return EndReason("stopped", f"{signal.Signals(number).name} was sent to it from outside")
 
 
 GONE = EndReason("stopped", "vdbg-env guard was killed, and the workload does not run without it")

@@ -5,7 +5,10 @@ import signal
 import subprocess
 import sys
 
-from vdbg_env.supervisor.job import Job
+import pytest
+
+from vdbg_env.supervisor import watch
+from vdbg_env.supervisor.job import EndReason, Job
 from vdbg_env.supervisor.watch import Guard
 
 
@@ -18,3 +21,27 @@ def test_a_signal_after_the_workloads_end_reaches_no_process() -> None:
         guard.received(signal.SIGTERM)
         assert guard.pass_on(other.pid)
         assert other.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("number", "after_s", "by"),
+    [
+        (signal.SIGHUP, 5, "stopped"),
+        (signal.SIGHUP, 90_000, "exit"),
+        (signal.SIGQUIT, 90_000, "exit"),
+        (signal.SIGTERM, 90_000, "stopped"),
+    ],
+)
+def test_a_crash_a_day_after_a_reload_is_no_stop_from_outside(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, after_s: float, by: str
+) -> None:
+    """SIGHUP has many servers read their settings again, SIGQUIT has Java print its stacks; a drain may take long."""
+    guard, now = Guard(Job(directory=".", argv=("x",), env={}, cwd=".", guard=os.getpid())), [1000.0]
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    guard.received(number)
+    guard.pass_on(None)
+    now[0] += after_s
+    assert guard.end_of(EndReason("exit"), 256, unread=False).by == by
+    guard.received(signal.SIGTERM)
+    guard.pass_on(None)
+    assert guard.end_of(EndReason("exit"), 256, unread=False).by == "stopped"

@@ -104,18 +104,35 @@ os.waitpid(child, 0)
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 @pytest.mark.parametrize("log", [True, False], ids=["python", "silent"])
-def test_a_child_that_crashed_is_told_and_the_status_0_stays(tmp_path: Path, log: bool) -> None:
+def test_a_child_that_crashed_is_told_and_the_status_0_stays(tmp_path: Path, log: bool, number: signal.Signals) -> None:
     """Python's fault handler prints why; a program without it, or whose output is lost, leaves its end alone."""
-    code = CHILD.format(end="os.kill(os.getpid(), 11)", after="")
+    code = CHILD.format(end=f"os.kill(os.getpid(), {number})", after="")
     more = {} if log else {"PYTHONFAULTHANDLER": ""}
     done = guarded(tmp_path, code, "--exit-status-on-crash", "70", **more)
     assert done.status == 0 and done.said is not None
     assert (done.said["verdict"], done.said["ended"]["code"]) == ("warned", 0)
-    assert "was ended by SIGSEGV" in done.said["found"]
+    assert f"was ended by {number.name}" in done.said["found"]
     report = json.loads((the_run(tmp_path) / "report.json").read_bytes())
     assert report["why"].startswith("it ended with status 0, but ")
     assert "nothing wrong" not in (the_run(tmp_path) / "report.md").read_text().lower()
+
+
+def test_a_server_that_started_a_crashed_child_again_is_warned_of_when_it_is_stopped(tmp_path: Path) -> None:
+    crash = "child = os.fork()\nif not child: time.sleep(0.8); os.kill(os.getpid(), 11)\nos.waitpid(child, 0)"
+    status, said, _ = stopped(tmp_path, crash)
+    assert status == 143 and said is not None
+    assert (said["verdict"], "was ended by SIGSEGV" in said["found"]) == ("warned", True)
+
+
+def test_what_is_left_of_a_stopped_command_is_told_to_end_soon(tmp_path: Path) -> None:
+    """The grace of `docker stop` is ten seconds, and half of ours was waited for without a word."""
+    began = time.monotonic()
+    _, said, report = stopped(tmp_path, "if not os.fork(): time.sleep(600)")
+    assert said is None and time.monotonic() - began < patience(12)
+    (attempt,) = report["steps"][0]["attempts"]
+    assert attempt["notes"][0].startswith("what its first process left had to be ended: ")
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)", "raise ValueError('a probe')"])
