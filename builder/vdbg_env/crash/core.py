@@ -64,6 +64,7 @@ _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32
 _MOST_LEFT: Final = 64
 _WARP: Final = 32  # threads
+_DRIVER: Final = "UD"  # what driver 580 calls itself in its cores
 _DAY_S: Final = 86_400
 _ONE_RUN_S: Final = _DAY_S  # a hang may be looked at, and its other ranks dumped, on the morning after
 _NO_ARGUMENTS: Final = (
@@ -552,11 +553,12 @@ def _provenance(reading: Core) -> Iterator[str]:
             f"{counted(len(device.modules), 'module')}"
         )
     if core.metadata:
-        row = core.metadata.row
-        driver = f", driver r{row.driver_major}.{row.driver_minor}" if row.driver_major else ""
-        cuda = f", CUDA {row.cuda_major}.{row.cuda_minor}" if row.cuda_major else ""
-        written = f", {datetime.fromtimestamp(row.timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC" if row.timestamp else ""
-        yield f"  written by {printable(core.metadata.generator)}{driver}{cuda}{written}"
+        row, maker = core.metadata.row, core.metadata.generator
+        known = [printable(maker)] if maker != _DRIVER or not row.driver_major else []
+        known += [f"driver r{row.driver_major}.{row.driver_minor}"] if row.driver_major else []
+        known += [f"CUDA {row.cuda_major}.{row.cuda_minor}"] if row.cuda_major else []
+        known += [f"{datetime.fromtimestamp(row.timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC"] if row.timestamp else []
+        yield f"  written by {', '.join(known)}"
         if row.flags:
             yield f"  flags: {', '.join(generation_flags(row.flags))}"
     if core.unused:

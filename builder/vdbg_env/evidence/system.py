@@ -263,9 +263,12 @@ def split_at(text: str, boot_s: float) -> tuple[str, str]:
     return "".join(before), "".join(after)
 
 
-def kernel_log_findings(log: KernelLog, owner: OwnerOf = lambda _: ((), None)) -> tuple[Finding, ...]:
+def kernel_log_findings(
+    log: KernelLog, owner: OwnerOf = lambda _: ((), None), *, numbers_known: bool = True
+) -> tuple[Finding, ...]:
     """Return one finding per distinct Xid and GPU, then the rest; `owner` says whose memory its address is.
 
+    Without `numbers_known` the log counts processes otherwise than the run, as outside of a container.
     A follow-up is left out if its cause is there, except for one that says what recovery the GPU needs.
     """
     seen: dict[tuple[int, str, int | None], Xid] = {}
@@ -280,7 +283,7 @@ def kernel_log_findings(log: KernelLog, owner: OwnerOf = lambda _: ((), None)) -
     findings = []
     for xid in causes:
         lines, document = owner(xid)
-        findings.append(replace(_xid_finding(xid), why=lines, owner=document))
+        findings.append(replace(_xid_finding(xid, numbers_known), why=lines, owner=document))
     findings += [
         Finding(
             rule="kernel-log-driver-error",
@@ -308,9 +311,13 @@ def kernel_log_findings(log: KernelLog, owner: OwnerOf = lambda _: ((), None)) -
     return tuple(findings)
 
 
-def _xid_finding(xid: Xid) -> Finding:
+def _xid_finding(xid: Xid, numbers_known: bool) -> Finding:
     meaning = xid.meaning
     who = f" of process {xid.pid} ({xid.process})" if xid.pid else ""
+    # About any program of the GPU, it may be: what the workload itself says goes before it.
+    anyones = xid.severity in {"software", "follow-up"} and not (xid.pid and numbers_known)
+    if xid.pid and anyones:
+        who += ", in this run or another: process numbers are not comparable here"
     fault = f", {xid.fault}{f' at {xid.address:#x}' if xid.address is not None else ''}" if xid.fault else ""
     if xid.nvlink:
         fatal = "fatal" if xid.nvlink.fatal else "not fatal"
@@ -323,8 +330,7 @@ def _xid_finding(xid: Xid) -> Finding:
         level=Level.WARNING if xid.severity == "follow-up" else Level.ERROR,
         message=f"Xid {xid.code} on {xid.bus}{instance}{who}: {meaning.name}{fault}",
         how_known=HowKnown.KERNEL_LOG,
-        # A line without a process may be about any program of the GPU: what the workload itself says goes before it.
-        confidence=0.9 if xid.severity == "hardware" else 0.8 if xid.pid or xid.severity == "check" else 0.6,
+        confidence=0.9 if xid.severity == "hardware" else 0.6 if anyones else 0.8,
         next_step=NextStep(RECOVERY_ACTIONS.get(xid.recovery or "", meaning.action)),
     )
 
@@ -367,8 +373,9 @@ _STATUS = 128 + _SIGKILL  # what a shell gives for a child that SIGKILL ended
 def memory_kill_findings(observations: Sequence[Observation]) -> tuple[Finding, ...]:
     """Return one finding for the attempt that says most of it; none when nothing points to a lack of memory.
 
-    The kernel's log names the processes, where it can be read. Its counters name none: those of the step's own cgroup
-    are sure enough; those of the whole machine are only when a process of the step was ended as the kernel ends them.
+    The kernel's log names the processes, where it can be read. Its counters name none: those of the step's cgroup are
+    sure enough where the log is closed, as in a container, which has a cgroup for itself; those of the whole machine
+    are only when a process of the step was ended as the kernel ends them.
     """
     found = (finding for seen in observations if (finding := _finding(seen)))
     return tuple(sorted(found, key=lambda finding: -finding.confidence)[:1])
@@ -378,6 +385,9 @@ def _finding(seen: Observation) -> Finding | None:
     kills, killed = seen.memory_kills, _was_killed(seen)
     if kills.processes:
         return _told(Level.ERROR, 0.97, f"the kernel OOM-killed {', '.join(kills.processes)} of this step")
+    if kills.cgroup and kills.processes is not None:
+        what = f"the kernel OOM-killed {_processes(kills.cgroup)} of the cgroup that this step is in"
+        return _told(Level.WARNING, 0.5, f"{what}; its log names none of this step's")
     if kills.cgroup:
         return _told(Level.ERROR, 0.95, f"the kernel OOM-killed {_processes(kills.cgroup)} of this step's cgroup")
     if kills.machine and killed and kills.processes is None:

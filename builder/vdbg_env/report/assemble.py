@@ -160,9 +160,8 @@ def _end(steps: Sequence[StepReport]) -> float:
 
 def _why(finish: Finish, walk: Progress) -> str | None:
     """Return of a guard's run what its command's end showed: it has one step that can fail."""
-    bad = {Verdict.FAILED, Verdict.HANG, Verdict.WARNED}
     said = next((visit.record.message for visit in walk.visits if visit.record.message), None)
-    return said if said and finish.verdict in bad else finish.why
+    return said if said and finish.verdict is not Verdict.INCONCLUSIVE else finish.why
 
 
 def _cut_short(walk: Progress) -> tuple[StepReport, ...]:
@@ -391,6 +390,8 @@ def advice(
     A failure that did not show is looked for with what it failed with, before what warnings of the machine ask for.
     """
     said = next_steps(findings, walked=walked)
+    if walked == GUARD and verdict is Verdict.PASSED:
+        return said
     unseen = verdict is Verdict.NOT_REPRODUCED and not any(finding.level is Level.ERROR for finding in findings)
     if ended and (unseen or not said):
         return (by_verdict(verdict, run=run), *said)
@@ -399,6 +400,7 @@ def advice(
 
 def by_verdict(verdict: Verdict, *, run: str) -> NextStep:
     """Return what to try where no finding says: no run ends without a way on."""
+    shown = shlex.join(["vdbg-env", "runs", "show", run])
     match verdict:
         case Verdict.REPRODUCED | Verdict.HANG | Verdict.FAILED:
             return NextStep(text="give report.md to the owner of the code: it holds the failure and all that was tried")
@@ -406,10 +408,12 @@ def by_verdict(verdict: Verdict, *, run: str) -> NextStep:
             return NextStep(
                 text="run it as it was when it failed: the same requests (-i request=FILE), load, node and versions"
             )
-        case Verdict.PASSED | Verdict.WARNED:
+        case Verdict.PASSED:
             return NextStep(text="nothing is wrong here; run the same on the machine where it failed")
+        case Verdict.WARNED:
+            return NextStep(text="read what warned, and what its step printed", command=shown)
         case Verdict.INCONCLUSIVE | Verdict.OUT_OF_TIME:
-            return NextStep(text="see what each step printed", command=shlex.join(["vdbg-env", "runs", "show", run]))
+            return NextStep(text="see what each step printed", command=shown)
     assert_never(verdict)
 
 

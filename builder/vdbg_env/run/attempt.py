@@ -223,7 +223,8 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
     yield from document.get("notes", [])
     for name, stream in document.get("output", {}).items():
         if stream["dropped"]:
-            yield f"{name}: {stream['dropped']} of {stream['bytes']} bytes dropped by the output limit"
+            lost = f"{stream['dropped']} of {stream['bytes']} bytes not recorded"
+            yield f"{name}: {lost}: the output limit, or too little free disk"
     for done in document.get("hang", []):
         yield f"on hang: {done}"
     for process in document.get("survivors", []):

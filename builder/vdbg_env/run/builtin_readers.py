@@ -473,7 +473,7 @@ def _decided(context: BuiltinContext, line: LogLine, at: str) -> dict[str, Resul
     if found := traceback_of(line, read_tracebacks(context.lines_after(_HEAD, _MOST_LINES))):
         results["traceback"] = [str(frame) for frame in found.frames]
     first = next((seen for seen in islice(context.lines(), _FIRST) if seen.stamp), None)
-    if first and (uptime := seconds_between(first, line)) is not None:
+    if first and (uptime := seconds_between(first, line)):
         results["uptime_s"] = uptime
     return results
 

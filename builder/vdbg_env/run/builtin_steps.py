@@ -585,10 +585,12 @@ def _kernel_log(
     notes += _not_of_this_run(earlier)
     lasting = tuple(x for x in earlier.xids if not _of_a_program(x))
     foreign = [x for x in log.xids if ours is not None and _of_another(x, ours)]
-    notes += dict.fromkeys(f"of no process of this run: {_short(xid)}" for xid in foreign)
+    notes += dict.fromkeys(f"of no process that was seen in this run: {_short(xid)}" for xid in foreign)
     own = (x for x in log.xids if x not in foreign)
     whole = replace(log, xids=(*lasting, *own), driver_errors=(*earlier.driver_errors, *log.driver_errors))
-    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(whole, owner)
+    return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(
+        whole, owner, numbers_known=ours is not None
+    )
 
 
 def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:

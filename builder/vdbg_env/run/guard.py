@@ -117,18 +117,18 @@ class Announcement:
 
     @property
     def next_step(self) -> str | None:
-        """What to type next: the fix, a runbook, or what keeps the command from being started; None without."""
+        """What to do next: the fix, a runbook, or what the finding that explains the failure says; None without."""
         results = next((s.results for s in self.report.steps if s.id == GUARDED), {})
         if "fix" in results:
             return str(results["fix"])
         if runbook := results.get("runbook"):
             flags = flags_after_guard(self.report.workload)
             return f"vdbg-env runbook {runbook}{flags} --from {quoted(self.directory)}"
-        commands = (step.command or "" for step in typed_outside(self.report, self.directory).next_steps)
+        typed = typed_outside(self.report, self.directory)
+        commands = (step.command or "" for step in typed.next_steps)
         if command := next((one for one in commands if one.startswith("vdbg-env runbook ")), None):
             return command
-        said = self.lead.next_step if self.lead and self.ended.by is EndedBy.NOT_STARTED else None
-        return str(said) if said else None
+        return str(typed.lead.next_step) if typed.lead and typed.lead.next_step else None
 
 
 # Do what `vdbg-env guard` was asked for: run the command once, explain its failure, return its exit status.
@@ -203,6 +203,8 @@ class Guard:
             self.say(f"vdbg-env guard: output of the command is lost ({lost})")
             status = status or _OUTPUT_LOST
         if not went_well(done, status):
+            if left_out := command.unrecorded():
+                self.say(f"vdbg-env guard: not recorded, and so not read: {left_out} (--log-limit, --disk-floor)")
             try:
                 self._explain(done, ended, status)
             except Exception as error:  # nor does its exit status change for what is wrong with what explains it

@@ -168,6 +168,16 @@ class Guarded:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return ""
 
+    def unrecorded(self) -> str:
+        """Return how much of the output is not in the record, and so cannot be read; empty where all of it is."""
+        try:
+            output = read_document(self._directory / control_files.ENDED)["output"]
+            return "; ".join(
+                f"{n}: {one['dropped']} of {one['bytes']} bytes" for n, one in output.items() if one["dropped"]
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return ""
+
     def seen(self, observation: Observation) -> Observation:
         """Return how it ended for a run that must not repeat it: what loses its supervisor the kernel kills.
 

@@ -144,6 +144,7 @@ class Stream:
         if not ready:
             return []
         self._try(lambda: self.file.write(ready))
+        self.file.dropped += len(ready) if self.failure else 0
         block = self._rest + ready
         offset = self._offset - len(self._rest)
         matched = self._matchers.look(block, self.name, self._lines, offset)

@@ -234,7 +234,7 @@ def test_output_beyond_the_limit_keeps_head_and_tail(tmp_path: Path) -> None:
     lines = stdout(tmp_path).splitlines()
     assert (lines[0], lines[-1]) == (b"000000000", b"000019999")
     assert len(stdout(tmp_path)) <= 40_100
-    assert any("bytes dropped by the output limit" in note for note in found.notes)
+    assert any("bytes not recorded: the output limit" in note for note in found.notes)
     assert not list((tmp_path / "run" / found.directory).glob("*.tail*"))
 
 

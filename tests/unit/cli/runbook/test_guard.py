@@ -491,6 +491,23 @@ def test_on_a_disk_that_is_nearly_full_the_command_runs_once(tmp_path: Path, fre
     assert bool(recorded) is (done.said is not None) and (recorded or free < 700)
 
 
+@pytest.mark.parametrize("flags", [("--disk-floor", "1000000g"), ("--log-limit", "64k")], ids=["disk", "limit"])
+def test_a_log_that_was_not_recorded_is_not_said_to_have_no_reason(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """On a disk below its floor, one GiB where nothing is said, nothing is kept, and no line said so."""
+    code = (
+        "import sys, time\ntime.sleep(1.5)\nfill = 'a line that says nothing\\n' * 40000\n"
+        "sys.stderr.write(fill); sys.stderr.write('ValueError: why\\n'); sys.stderr.write(fill); sys.exit(3)"
+    )
+    done = guarded(tmp_path, code, *flags)
+    assert done.status == 3 and done.said is not None
+    assert "why" not in done.said["found"] and "recorded log has no word" in done.said["found"]
+    last = done.stderr.decode().splitlines()[-1]
+    assert last.startswith("vdbg-env guard: not recorded, and so not read: stderr: "), last
+    assert (
+        "bytes not recorded: the output limit, or too little free disk" in (the_run(tmp_path) / "report.md").read_text()
+    )
+
+
 def test_a_wrong_value_in_the_environment_keeps_no_command_from_starting(tmp_path: Path) -> None:
     wrong = {"VDBG_GUARD_KEEP": "many", "VDBG_GUARD_LOG_LIMIT": "lots", "VDBG_GUARD_HANG_AFTER": "soon"}
     done = guarded(tmp_path, "print('started')", **wrong)
