@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from vdbg_env.supervisor import watch
 from vdbg_env.supervisor.job import EndReason, Job
 from vdbg_env.supervisor.watch import Guard
 
@@ -37,7 +37,7 @@ def test_a_crash_a_day_after_a_reload_is_no_stop_from_outside(
 ) -> None:
     """SIGHUP has many servers read their settings again, SIGQUIT has Java print its stacks; a drain may take long."""
     guard, now = Guard(Job(directory=".", argv=("x",), env={}, cwd=".", guard=os.getpid())), [1000.0]
-    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     guard.received(number)
     guard.pass_on(None)
     now[0] += after_s
