@@ -116,7 +116,7 @@ def test_a_process_that_is_killed_leaves_no_semaphore(tmp_path: Path) -> None:
 def test_what_the_first_process_leaves_behind_is_ended_too(tmp_path: Path) -> None:
     found = seen(tmp_path, nasty())
     assert (found.ended.by, found.ended.code) == (EndedBy.EXIT, 0)
-    assert [note for note in found.notes if "what it left had to be ended: " in note], "why it took so long"
+    assert [note for note in found.notes if "its first process left had to be ended: " in note], "why it took so long"
 
 
 def nasty(*arguments: str, **fields: Any) -> Invocation:
