@@ -6,10 +6,9 @@ alone decides is solved, the rest is evidence. With any disagreement no value is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from gpucore.explain.address import Address, Base, access_of, addressed, based_at
@@ -42,14 +41,19 @@ Choice = Literal["certain", "any", "farthest", "unsure"]
 Carrier: TypeAlias = tuple[int | None, Resource]
 """A register of a thread, by the thread's number in its warp; None for a uniform register."""
 
+_Key: TypeAlias = tuple[int | None, Atom | int]
+"""A value of a thread, by its place in the warp, or of all threads; or that it is in the first turn, by the header."""
+
+_Way: TypeAlias = tuple[list[_Key], int, list[_Key]]
+"""What follows, the registers that it follows from as bits of a number, and the values that it follows from."""
+
 _Place: TypeAlias = tuple[int | None, bool, bool]
 """The instruction where a thread stopped, whether likely equations count, and whether it came past the access."""
 
 _MOST_ROUNDS: Final = 6
 _MOST_ATOMS: Final = 200
-_LANES_TO_CONFIRM: Final = 4
 _LEAST_AGREEMENT: Final = 30  # registers, before one is called wrong
-_MOST_CARRIERS: Final = 40
+_MOST_LENDERS: Final = 4
 _MOST_WRITES: Final = 64
 _LARGEST_STEP: Final = 1 << 12  # a variable then has its first value again after a million turns
 
@@ -114,6 +118,10 @@ class _State:
     wrong: list[tuple[Resource, int, int]] = field(default_factory=list)
     held: list[tuple[Resource, Poly, int]] = field(default_factory=list)
     """The equations of the registers that the thread has a value of, each with that value."""
+    pointer: tuple[tuple[Resource, ...], int] | None = None
+    """The registers of the address operand and the address, where they still hold it."""
+    given: frozenset[Atom] = frozenset()
+    """What the core itself says of the thread."""
     stuck: dict[tuple[int, int], int] = field(default_factory=dict)
     """How much had been learned when an equation, by its formula's identity and its value, could not be solved."""
 
@@ -122,6 +130,32 @@ class _Known(Values):
     def __init__(self, known: dict[Atom, int]) -> None:
         super().__init__(_refuse)
         self._known.update(known)
+
+
+class _Traced(Values):
+    """Values that note in `met` which leaves they come from; the `hidden` ones are taken as not known."""
+
+    def __init__(self, known: Mapping[Atom, int], hidden: Collection[Atom] = ()) -> None:
+        super().__init__(_refuse)
+        self._given, self._hidden = known, hidden
+        self._leaves: dict[Atom, set[Atom]] = {}
+        self.met = set[Atom]()
+
+    def of_atom(self, a: Atom) -> int:
+        value = self._known.get(a)
+        if value is None:
+            outer, self.met = self.met, set()
+            try:
+                value = None if a in self._hidden else self._given.get(a)
+                if value is None:
+                    value = self._compute(a)
+                else:
+                    self.met.add(a)
+                self._known[a], self._leaves[a] = value, self.met
+            finally:
+                self.met = outer | self.met
+        self.met |= self._leaves[a]
+        return value
 
 
 def _refuse(a: Atom) -> int:
@@ -133,11 +167,11 @@ class Numbers:
 
     def __init__(
         self, address: Address, snapshot: Snapshot, whole: Numbers | None = None, but: Carrier | None = None,
-        shared: Mapping[Atom, int] = MappingProxyType({}), likely: bool = False,
+        likely: bool = False,
     ) -> None:  # fmt: skip
         """Solve for what a snapshot has; with `whole`, again without the register `but` and with its equations.
 
-        `shared` are values of all threads that are known before. `likely` counts too what is likely and not certain,
+        `likely` counts too what is likely and not certain,
         which may confirm a number and never gives one: the registers that the failed access would have written still
         hold what they had, threads that load from one address get one value, and those that stand together are in the
         same turn of a loop.
@@ -149,13 +183,11 @@ class Numbers:
         self._values: Slice = whole._values if whole else Slice(self._code, address.program.bank, False)
         if whole is None:
             self._values.settle_as(address.slice)
-        self._shared: dict[Atom, int] = dict(shared)
+        self._shared: dict[Atom, int] = {}
         self._shared_how: dict[Atom, How] = {}
-        self._shared_by: dict[Carrier, None] = {}
         self._uniform: dict[tuple[Atom, bool], bool] = whole._uniform if whole else {}
         self._loaded_from: dict[int, tuple[Poly, list[Base]] | None] = whole._loaded_from if whole else {}
-        self._addresses: dict[int, list[tuple[Lane, int]]] = {}
-        self._again: dict[tuple[int, Carrier, bool], Numbers] = {}
+        self._addresses: list[tuple[Lane, int]] | None = None
         self._loads: dict[int, set[int]] = {}
         self._equations: dict[_Place, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
         self._pairs: dict[_Place, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
@@ -164,14 +196,17 @@ class Numbers:
         self._ways_past: dict[tuple[int, frozenset[int]], bool] = whole._ways_past if whole else {}
         self.sure = True
         """Whether the thread that is explained is known to have run the access."""
+        self._bits: dict[Carrier, int] = whole._bits if whole else {}
         self._contents: dict[int, frozenset[Atom]] = whole._contents if whole else {}
         self._learned: list[Atom] = []
         self._read_core()
+        self._given = frozenset(self._shared)
         for state in self._states:
             state.came = not snapshot.faulted or self._ran(state) is True
             state.first_turn = None  # asked before anything was solved
             held = ((r, p, self._value_of(r, state.lane)) for r, p in self._equations_at(state))
             state.held = [(r, p, value) for r, p, value in held if value is not None]
+            state.pointer = self._held_pair(state)
         self._solve()
         self._judge()
         self.chosen = next(iter(self.accessing()), 0)
@@ -201,7 +236,7 @@ class Numbers:
         if len(wrong) != 1 or self.agree < _LEAST_AGREEMENT:
             return None
         (state,) = wrong
-        pointer = self._held_pair(state)
+        pointer = state.pointer
         registers = [*(r for r, _, _ in state.wrong), *state.used, *(pointer[0] if pointer else ())]
         found: list[Suspect | None] = []
         for r in dict.fromkeys(registers):
@@ -287,13 +322,14 @@ class Numbers:
         For the thread that is explained it may be one that is likely alone, which `by_one_register` says.
         """
         found = self._certain(p, lane)
-        likely = self._if_likely if found is None and lane is None else None
+        wanted = found is None and lane is None and self.snapshot.faulted
+        likely = self._with_what_is_likely if wanted else None
         return found if likely is None else likely._certain(p, self.chosen)
 
     @cached_property
-    def _if_likely(self) -> Numbers | None:
+    def _with_what_is_likely(self) -> Numbers | None:
         """The same with what is likely and not certain; None where that is of no use."""
-        useful = self._whole is None and self.snapshot.faulted and self._states and not self.disagree
+        useful = self._whole is None and self._states and not self.disagree
         return Numbers(self.address, self.snapshot, self, likely=True) if useful else None
 
     def _certain(self, p: Poly, lane: int | None = None) -> int | None:
@@ -329,70 +365,39 @@ class Numbers:
     def by_one_register(self, p: Poly) -> bool:
         """Say whether the value of a formula depends on a register that nothing confirms.
 
-        A value is confirmed if it comes out the same without any one of the registers that it was solved from: if one
+        A value is confirmed if it follows too without any one of the registers that it was solved from: if one
         register of the core is wrong, whichever it is, a confirmed value is right, or the registers disagree.
         """
-        value = self._certain(p)
-        if value is None:
+        if self._certain(p) is None:
             return self.value(p) is not None
-        state = self._states[self.chosen]
-        if not state.used and not self._shared_by:
-            return False
-        carriers = {**self._shared_by, **{self._carrier(r, state.lane): None for r in state.used}}
-        return len(carriers) > _MOST_CARRIERS or self._depends(p, value, carriers)
+        return not self._is_confirmed(p, self.chosen)
 
-    def _depends(self, p: Poly, value: int, carriers: Collection[Carrier]) -> bool:
-        return any(
-            all(self._solved_without(c, carriers, likely).value(p) != value for likely in (False, True))
-            for c in carriers
-        )
-
-    def _solved_without(self, carrier: Carrier, carriers: Collection[Carrier], likely: bool) -> Numbers:
-        found = self._again.get((self.chosen, carrier, likely))
-        if found is None:
-            lane = self._states[self.chosen].lane
-            others = [one for one in self.snapshot.lanes if one is not lane]
-            others.sort(key=lambda one: all(number != one.number for number, _ in carriers))
-            few = replace(self.snapshot, lanes=(lane, *others[: _LANES_TO_CONFIRM - 1]))
-            found = Numbers(self.address, few, self, carrier, likely=likely)
-            self._again[self.chosen, carrier, likely] = found
-            found.chosen = 0
-        return found
+    def _is_confirmed(self, p: Poly, lane: int) -> bool:
+        needed = self._needed_for(p, lane)
+        likely = self._with_what_is_likely if needed else None
+        if likely is not None and likely._certain(p, lane) == self._certain(p, lane):
+            needed &= likely._needed_for(p, lane)
+        return not needed
 
     def _carrier(self, r: Resource, lane: Lane) -> Carrier:
         return (None if r[0] == "UR" else lane.number, r)
 
     def addresses(self) -> list[tuple[Lane, int]]:
         """Return the address that each thread accessed, but for those that one register alone carries."""
-        if self.chosen not in self._addresses:
-            self._addresses[self.chosen] = self._confirmed_addresses()
-        return self._addresses[self.chosen]
-
-    def _confirmed_addresses(self) -> list[tuple[Lane, int]]:
-        found: list[tuple[Lane, int]] = []
-        formula = self.address.formula
-        own = self._certain(formula)
-        if own is not None and self._depends(formula, own, self._shared_by):
-            return found
-        for k in self.accessing():
-            state = self._states[k]
-            value = self._certain(formula, k)
-            alone = replace(self.snapshot, lanes=(state.lane,))
-            if value is not None and all(
-                any(
-                    Numbers(self.address, alone, self, but, self._shared, likely).value(formula) == value
-                    for likely in (False, True)
-                )
-                for but in (self._carrier(r, state.lane) for r in state.used)
-            ):
-                found.append((state.lane, value))
-        return found
+        if self._addresses is None:
+            found = [(k, self._certain(self.address.formula, k)) for k in self.accessing()]
+            self._addresses = [
+                (self._states[k].lane, value)
+                for k, value in found
+                if value is not None and self._is_confirmed(self.address.formula, k)
+            ]
+        return self._addresses
 
     def held_address(self) -> int | None:
         """Return the address in the first thread's registers, where they still hold it."""
         if not self._states or self.disagree or self.ran_on:
             return None
-        pointer = self._held_pair(self._states[self.chosen])
+        pointer = self._states[self.chosen].pointer
         return pointer[1] if pointer is not None else None
 
     @property
@@ -466,6 +471,7 @@ class Numbers:
                 state.how[atom("special", name)] = "read"
             state.known[atom("special", "laneId")] = state.lane.number
             state.how[atom("special", "laneId")] = "read"
+            state.given = frozenset(state.known)
 
     def _share(self, a: Atom, value: int, how: How) -> None:
         self._shared[a] = value
@@ -571,9 +577,11 @@ class Numbers:
         What registers then hold is of the turn where it stands: that is the one that failed if it is the first, and
         for what is the same in all turns.
         """
-        if self.address.stops or not self._cycle:
-            return False
-        return bool(self._values.varying(of(a), self._cycle)) and not self._is_first_turn(state)
+        return self._varies(a) and not self._is_first_turn(state)
+
+    def _varies(self, a: Atom) -> bool:
+        """Say whether the turns of a loop that an access did not stop may have different values."""
+        return not self.address.stops and bool(self._cycle) and bool(self._values.varying(of(a), self._cycle))
 
     def _is_first_turn(self, state: _State) -> bool:
         """Say whether a thread is in the first turn of every loop around the access."""
@@ -596,22 +604,25 @@ class Numbers:
     def _variables(self, header: int, state: _State) -> list[Atom]:
         return [a for a in state.known if a.kind == "phi" and a.args[0] == header]
 
-    def _lend_turn(self) -> bool:
-        """Put threads in the first turn that stand where another one is in it; says whether that told anything new."""
-        new = False
-        for first in () if self.address.stops else self._states:
-            if not self._shows_first_turn(first):
+    def _turns_to_lend(self) -> Iterator[tuple[int, int, Atom]]:
+        """Yield threads in the first turn, each with those that stand where it does and a variable that says so."""
+        for first, state in enumerate(self._states) if not self.address.stops else ():
+            if not self._shows_first_turn(state):
                 continue
             for header in self._headers:
-                variables = self._variables(header, first)
-                for state in self._states:
-                    if state.lane.at != first.lane.at or self._variables(header, state):
-                        continue
-                    for a in variables:
-                        start = self._start(a, state)
-                        if start is not None:
-                            state.known[a], state.how[a], new = start, "solved", True
-        return new
+                for a in self._variables(header, state):
+                    for k, other in enumerate(self._states):
+                        if other.lane.at == state.lane.at and self._start(a, other) is not None:
+                            yield first, k, a
+
+    def _lend_turn(self) -> bool:
+        """Put threads in the first turn that stand where another one is in it; says whether that told anything new."""
+        wanted = [(k, a) for _, k, a in self._turns_to_lend() if not self._variables(_header_of(a), self._states[k])]
+        for k, a in dict.fromkeys(wanted):
+            start = self._start(a, self._states[k])
+            if start is not None:
+                self._states[k].known[a], self._states[k].how[a] = start, "solved"
+        return bool(wanted)
 
     def _start(self, a: Atom, state: _State) -> int | None:
         """Return what a variable that each turn of a loop moves has in the first turn alone; None where not known."""
@@ -687,21 +698,22 @@ class Numbers:
 
     def _solve_once(self, state: _State) -> bool:
         values = self._evaluate(state)
-        held_address = self._held_pair(state)
-        if held_address is not None:
-            registers, value = held_address
-            if self._learn_from(self.address.formula, value, state, values, registers):
-                return True
-        for r, p, value in state.held:
-            if r not in state.used and self._learn_from(p, value, state, values, (r,)):
-                return True
-        for low, high, p in self._pairs.get((state.lane.at, self._likely, state.came), ()):
-            first, second = self._value_of(low, state.lane), self._value_of(high, state.lane)
-            if first is None or second is None or (low in state.used and high in state.used):
-                continue
-            if self._learn_from(p, first | second << 32, state, values, (low, high)):
+        for registers, p, value in self._held(state):
+            fresh = not state.used.issuperset(registers) or p is self.address.formula
+            if fresh and self._learn_from(p, value, state, values, registers):
                 return True
         return False
+
+    def _held(self, state: _State) -> Iterator[tuple[tuple[Resource, ...], Poly, int]]:
+        """Yield the equations of a thread: registers, the formula of what they hold, and what that is."""
+        if state.pointer is not None:
+            yield state.pointer[0], self.address.formula, state.pointer[1]
+        for r, p, value in state.held:
+            yield (r,), p, value
+        for low, high, p in self._pairs.get((state.lane.at, self._likely, state.came), ()):
+            first, second = self._value_of(low, state.lane), self._value_of(high, state.lane)
+            if first is not None and second is not None:
+                yield (low, high), p, first | second << 32
 
     def _learn_from(self, p: Poly, value: int, state: _State, values: Values, registers: tuple[Resource, ...]) -> bool:
         if self._is_stuck(p, value, state):
@@ -714,8 +726,6 @@ class Numbers:
         a, found = solved
         state.used.update(registers)
         self._learn(a, found, how, state)
-        if a in self._shared or any(half in self._shared for half in a.args if isinstance(half, Atom)):
-            self._shared_by.update(dict.fromkeys(self._carrier(r, state.lane) for r in (*registers, *state.used)))
         return True
 
     def _is_stuck(self, p: Poly, value: int, state: _State) -> bool:
@@ -723,10 +733,14 @@ class Numbers:
         since = state.stuck.get((id(p), value))
         if since is None:
             return False
+        state.stuck[id(p), value] = len(self._learned)
+        return self._contents_of(p).isdisjoint(self._learned[since:])
+
+    def _contents_of(self, p: Poly) -> frozenset[Atom]:
+        """Return every atom in a formula that is kept as long as this is."""
         if id(p) not in self._contents:
             self._contents[id(p)] = frozenset(inside(p))
-        state.stuck[id(p), value] = len(self._learned)
-        return self._contents[id(p)].isdisjoint(self._learned[since:])
+        return self._contents[id(p)]
 
     def _learn(self, a: Atom, value: int, how: How, state: _State) -> None:
         self._learned.append(a)
@@ -835,6 +849,116 @@ class Numbers:
                 continue
         return (a, found) if low.kind in LEAVES and high.kind in LEAVES else None
 
+    # Confirmation.
+
+    def _known_to(self, lane: int) -> dict[Atom, int]:
+        return {**self._shared, **self._states[lane].known}
+
+    def _key(self, lane: int, a: Atom) -> _Key:
+        return (None if a in self._shared else lane, a)
+
+    def _bits_of(self, registers: Collection[Resource], state: _State) -> int:
+        found = 0
+        for r in registers:
+            found |= 1 << self._bits.setdefault(self._carrier(r, state.lane), len(self._bits))
+        return found
+
+    def _needed_for(self, p: Poly, lane: int) -> int:
+        """Return the registers, as bits of a number, without any one of which a value that is known does not follow."""
+        values = _Traced(self._known_to(lane))
+        values.of(p)
+        keys = [self._key(lane, a) for a in values.met]
+        if any(self._varies(a) for a in p.atoms()):
+            keys += [(lane, header) for header in self._headers]
+        return _together(self._needed, keys)
+
+    @cached_property
+    def _needed(self) -> dict[_Key, int]:
+        """For each known value the registers without any one of which it does not follow.
+
+        Each way to solve a value needs its own registers and what the other values in its equation need. Of all ways
+        together only what each of them needs is left.
+        """
+        found: dict[_Key, int] = {(None, a): 0 for a in self._given}
+        found |= {(k, a): 0 for k, state in enumerate(self._states) for a in state.given}
+        ways, changed = self._ways(), True
+        while changed:
+            changed = False
+            for wanted, registers, others in ways:
+                needed = registers | _together(found, others)
+                for key in wanted:
+                    before = found.get(key, -1)
+                    if before & needed != before:
+                        found[key], changed = before & needed, True
+        return found
+
+    def _ways(self) -> list[_Way]:
+        """Return the ways in which values follow from registers and from other values."""
+        found: list[_Way] = []
+        for k, state in enumerate(self._states):
+            known = self._known_to(k)
+            equations: dict[tuple[Atom, ...], list[tuple[tuple[Resource, ...], Poly, int]]] = {}
+            for held in self._held(state):
+                for wanted in self._to_solve(held[1], known, state):
+                    equations.setdefault(wanted, []).append(held)
+            for wanted, several in equations.items():
+                values = _Traced(known, wanted)
+                for registers, p, value in several:
+                    values.met = set()
+                    solved = self._solved(p, value, values)
+                    if solved is not None and _Known(known).of_atom(solved[0]) == solved[1]:
+                        bits = self._bits_of(registers, state)
+                        found.append(([self._key(k, a) for a in wanted], bits, [self._key(k, a) for a in values.met]))
+            if not self.address.stops:
+                found += self._ways_to_first_turn(k, state)
+        return found + (self._ways_of_lent() if self._likely else [])
+
+    def _to_solve(self, p: Poly, known: Mapping[Atom, int], state: _State) -> list[tuple[Atom, ...]]:
+        """Return the values that an equation may tell and the core itself does not: words, and both words of a pair."""
+        found: list[tuple[Atom, ...]] = []
+        for a in self._contents_of(p):
+            words = tuple(x for x in a.args if isinstance(x, Atom)) if a.kind == "wide" else (a,)
+            if all(x in known for x in words) and not all(x in self._given or x in state.given for x in words):
+                found.append(words)
+        return found
+
+    def _ways_to_first_turn(self, k: int, state: _State) -> list[_Way]:
+        found: list[_Way] = []
+        for header in self._headers:
+            for a in self._variables(header, state):
+                start = self._start(a, state)
+                if start is not None and start == state.known[a]:
+                    found.append(([(k, header)], 0, [(k, a), *self._start_keys(a, k)]))
+        return found
+
+    def _start_keys(self, a: Atom, k: int) -> list[_Key]:
+        values, loop = _Traced(self._known_to(k)), self._values.loop(a)
+        for part in (loop.starts[0], loop.steps[0]):
+            values.of(part)
+        return [self._key(k, x) for x in values.met]
+
+    def _ways_of_lent(self) -> list[_Way]:
+        """Return the ways in which a thread has a value from others: what they loaded, and the turn they are in."""
+        found: list[_Way] = []
+        loaded: dict[tuple[Atom, int, int], list[tuple[int, list[_Key]]]] = {}
+        for k, state in enumerate(self._states):
+            for a, value in state.known.items():
+                source = self._source(a.args[0]) if a.kind == "load" and isinstance(a.args[0], int) else None
+                values = _Traced(self._known_to(k))
+                at = None if source is None else _value_or_none(source[0], values)
+                if at is not None:
+                    keys = [self._key(k, x) for x in values.met]
+                    loaded.setdefault((a, at, value), []).append((k, keys))
+        for (a, _, _), threads in loaded.items():
+            for k, keys in threads:
+                others = [one for one in threads if one[0] != k][:_MOST_LENDERS]
+                found += [([(k, a)], 0, [(j, a), *keys, *theirs]) for j, theirs in others]
+        for first, k, a in self._turns_to_lend():
+            if self._states[k].known.get(a) != self._start(a, self._states[k]):
+                continue
+            found.append(([(k, a)], 0, [*((first, header) for header in self._headers), *self._start_keys(a, k)]))
+        return found
+
     # Evidence.
 
     def _judge(self) -> None:
@@ -851,7 +975,7 @@ class Numbers:
                     state.agree += bool(inside(p))  # a register that holds a number of the code proves little
                 elif not self._is_estimate(p, held, state):
                     state.wrong.append((r, held, expected))
-            pointer = self._held_pair(state)
+            pointer = state.pointer
             if pointer is not None and not set(pointer[0]) & state.used:
                 try:
                     if values.of(self.address.formula) != pointer[1]:
@@ -902,6 +1026,20 @@ class Numbers:
             registers += words
         wide = self.address.space in {"global", "generic", "descriptor"}
         return tuple(registers), total & (MASK64 if wide else MASK32)
+
+
+def _together(needed: Mapping[_Key, int], keys: Collection[_Key]) -> int:
+    """Return what several values need; all there is for one that follows from nothing known yet."""
+    found = 0
+    for key in keys:
+        found |= needed.get(key, -1)
+    return found
+
+
+def _header_of(a: Atom) -> int:
+    header = a.args[0]
+    assert isinstance(header, int)
+    return header
 
 
 def _says_when_written(p: Poly) -> bool:

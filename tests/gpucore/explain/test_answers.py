@@ -503,6 +503,19 @@ def test_no_single_register_makes_a_fact(count: int, whole: bool) -> None:
             assert {str(one) for one in facts(flipped) if one is not None} <= said
 
 
+def test_a_warp_is_solved_twice_however_many_registers_carry_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved: list[Numbers] = []
+    solve = Numbers._solve
+
+    def counted(numbers: Numbers) -> None:
+        solved.append(numbers)
+        solve(numbers)
+
+    monkeypatch.setattr(Numbers, "_solve", counted)
+    assert len(facts(with_numbers(*gathered()))) > 32
+    assert len(solved) == 2  # with what is certain, and with what is likely too
+
+
 def test_a_value_that_one_register_alone_carries_is_marked() -> None:
     why, held = gathered()
     alone = with_numbers(why, replace(held, lanes=held.lanes[:1]))

@@ -149,7 +149,8 @@ def why_of(program: Program, name: str, data: bytes, source: SourceText | None =
     why = explain_fault(
         core, CoreSections(data), found[0], lambda code, place: Explained(code, place.section, instructions, source)
     )
-    return None if why is None else (why, found[0].first.at.thread)
+    lane = why.numbers.lane if why is not None and why.numbers is not None else None
+    return None if why is None else (why, lane.thread if lane is not None else found[0].first.at.thread)
 
 
 def ask(
