@@ -47,8 +47,8 @@ _Key: TypeAlias = tuple[int | None, Atom | int]
 _Way: TypeAlias = tuple[list[_Key], int, list[_Key]]
 """What follows, the registers that it follows from as bits of a number, and the values that it follows from."""
 
-_Place: TypeAlias = tuple[int | None, bool, bool]
-"""The instruction where a thread stopped, whether likely equations count, and whether it came past the access."""
+_Place: TypeAlias = tuple[int | None, bool]
+"""The instruction where a thread stopped, and whether it came past the access."""
 
 _MOST_ROUNDS: Final = 6
 _MOST_ATOMS: Final = 200
@@ -172,9 +172,8 @@ class Numbers:
         """Solve for what a snapshot has; with `whole`, again without the register `but` and with its equations.
 
         `likely` counts too what is likely and not certain,
-        which may confirm a number and never gives one: the registers that the failed access would have written still
-        hold what they had, threads that load from one address get one value, and those that stand together are in the
-        same turn of a loop.
+        which may confirm a number and never gives one: threads that load from one address get one value, and those
+        that stand together are in the same turn of a loop.
         """
         self.address, self.snapshot, self._but, self._likely = address, snapshot, but, likely
         self._whole = whole
@@ -394,7 +393,7 @@ class Numbers:
         return self._addresses
 
     def held_address(self) -> int | None:
-        """Return the address in the first thread's registers, where they still hold it."""
+        """Return the address in the registers of the thread that is explained, where they still hold it."""
         if not self._states or self.disagree or self.ran_on:
             return None
         pointer = self._states[self.chosen].pointer
@@ -455,16 +454,11 @@ class Numbers:
         }
         for name, value in special.items():
             self._share(atom("special", name), value, "read")
-        data = snapshot.parameters
-        for offset in range(0, len(data) // 4 * 4 if data else 0, 4):
-            assert data is not None
-            word = int.from_bytes(data[offset : offset + 4], "little")
-            at = program.bank_offset + offset
-            self._share(atom("bank", 0, at, 4), word, "read")
-            for size in (1, 2):
-                for k in range(0, 4, size):
-                    part = word >> 8 * k & ((1 << 8 * size) - 1)
-                    self._share(atom("bank", 0, at + k, size), part, "read")
+        data = snapshot.parameters or b""
+        for size in (4, 2, 1):
+            for offset in range(0, len(data) - size + 1, size):
+                part = int.from_bytes(data[offset : offset + size], "little")
+                self._share(atom("bank", 0, program.bank_offset + offset, size), part, "read")
         for state in self._states:
             for name, value in zip(("threadIdx.x", "threadIdx.y", "threadIdx.z"), state.lane.thread, strict=True):
                 state.known[atom("special", name)] = value
@@ -481,7 +475,7 @@ class Numbers:
 
     def _equations_at(self, state: _State) -> list[tuple[Resource, Poly]]:
         at = state.lane.at
-        place = (at, self._likely, state.came)
+        place = (at, state.came)
         found = self._equations.get(place)
         if found is None:
             found = self._equations[place] = [] if at is None else self._collect(at, state.came)
@@ -506,8 +500,6 @@ class Numbers:
         found: list[tuple[Resource, Poly]] = []
         for r in registers:
             site = code.definition(r, at if straight else n)
-            if self._overdue(site):
-                site = code.definition(r, n)
             if later is not None and self._defined_in(r, n, later):
                 continue
             if not came and site != code.definition(r, at):
@@ -521,11 +513,6 @@ class Numbers:
             if len(inside(p)) <= _MOST_ATOMS and (_says_when_written(p) or not self._may_be_unwritten(site, r)):
                 found.append((r, p))
         return found
-
-    def _overdue(self, site: Site) -> bool:
-        """Say whether a register is one that the failed access would have written, and likely never did."""
-        own = site.kind == "instruction" and site.at == self.address.instruction
-        return own and self._likely and self.snapshot.faulted
 
     def _may_be_unwritten(self, site: Site, r: Resource) -> bool:
         """Say whether a register may hold what was there before the function; a formula of it is then no equation.
@@ -710,7 +697,7 @@ class Numbers:
             yield state.pointer[0], self.address.formula, state.pointer[1]
         for r, p, value in state.held:
             yield (r,), p, value
-        for low, high, p in self._pairs.get((state.lane.at, self._likely, state.came), ()):
+        for low, high, p in self._pairs.get((state.lane.at, state.came), ()):
             first, second = self._value_of(low, state.lane), self._value_of(high, state.lane)
             if first is not None and second is not None:
                 yield (low, high), p, first | second << 32
@@ -1015,10 +1002,7 @@ class Numbers:
                 continue
             words = [Register(register.file, register.number + k) for k in range(count)]
             held = [self._value_of(w, state.lane) for w in words]
-            same = all(
-                there == code.definition(w, n) or self._overdue(there)
-                for w, there in ((w, code.definition(w, at)) for w in words)
-            )
+            same = all(code.definition(w, at) == code.definition(w, n) for w in words)
             arrived = all(code.definition(w, n).at != n for w in words)
             if not same or not arrived or any(v is None for v in held):
                 return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.builders.core_builder import LaneSpec, WarpSpec
-from tests.support.sass.listing import Line, Operand
+from tests.support.sass.listing import ZERO_REGISTER, Line, Operand
 from tests.support.sass.machine import Endless, Machine, Thread, Touch, Unsupported
 
 _HELD: Final = 255  # registers of a thread
@@ -90,9 +90,10 @@ def stop(
 def _run_on(machine: Machine, thread: Thread, offset: int, count: int) -> int:
     """Run a thread on after the access that never returns; returns where it stands then.
 
-    It goes no further than to the first instruction that needs the result, or that a warp waits at. Of the loads on the
-    way nothing has arrived: what they write stays as it was. A store stops nothing: its thread also goes round its
-    loop, if the count allows it, and all loads arrive on the way.
+    It goes no further than to the first instruction that needs the result, or that a warp waits at. What the failed
+    access was to load is 0 then, as an H100 has it. Of the loads on the way nothing has arrived: what they write stays
+    as it was. A store stops nothing: its thread also goes round its loop, if the count allows it, and all loads arrive
+    on the way.
     """
     first = machine.code.lines[offset // 16]
     waiting = {("R", 256)}
@@ -100,6 +101,9 @@ def _run_on(machine: Machine, thread: Thread, offset: int, count: int) -> int:
         waiting |= {
             (one.kind, one.number + n) for one in first.operands[:2] for n in range(4) if one.kind in ("R", "UR")
         }
+        written = next((one.number for one in first.operands[:2] if one.kind == "R"), ZERO_REGISTER)
+        for n in range(written, min(written + _words(first), ZERO_REGISTER)):
+            thread.r[n] = 0
     thread.observe = None
     at = offset + 16
     far = count > FAR and first.name.startswith("ST")
@@ -121,6 +125,10 @@ def _run_on(machine: Machine, thread: Thread, offset: int, count: int) -> int:
                 break
         at += 16
     return at
+
+
+def _words(line: Line) -> int:
+    return next((words for flag, words in (("128", 4), ("64", 2)) if flag in line.flags), 1)
 
 
 def _registers(line: Line) -> set[tuple[str, int]]:
