@@ -413,6 +413,16 @@ class CoreSections:
         section = self._by_parent[kind].get((parent, row))
         return None if section is None else self._held(section)
 
+    def local_memory(self, table: int, row: int) -> tuple[int, memoryview] | None:
+        """Return the local memory of a thread by its row in a table of lanes, and the address where it starts."""
+        held = self.bytes_of(SectionType.LOCAL_MEMORY, table, row)
+        return None if held is None else (self._by_parent[SectionType.LOCAL_MEMORY][table, row].address, held)
+
+    def shared_memory(self, warp: Warp) -> memoryview | None:
+        """Return the shared memory of the block that a warp is in, from its first byte."""
+        block = self._elf.sections[warp.table]
+        return self.bytes_of(SectionType.SHARED_MEMORY, block.link, block.info)
+
     def memory(self, address: int, size: int) -> memoryview | None:
         """Return a range of global memory; None when the file does not hold the whole of it."""
         for section in self._memory:

@@ -74,11 +74,15 @@ class LaunchSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LaneSpec:
-    """What a thread of a warp holds; its PC is `offset` bytes into the kernel. Without registers it has no section."""
+    """What a thread of a warp holds; its PC is `offset` bytes into the kernel. Without registers it has no section.
+
+    `local` is its local memory, with the address where that starts.
+    """
 
     offset: int
     registers: Sequence[int] | None
     predicates: Sequence[int] = (0,) * 7
+    local: tuple[int, bytes] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +181,7 @@ _FIELDS: dict[str, str] = {
 _TYPE = {
     "device": 9, "context": 10, "sm": 11, "grid": 12, "cta": 13, "warp": 14, "lane": 15, "module": 16, "metadata": 22,
 }  # fmt: skip
-_GLOBAL, _IMAGE, _RELOCATED, _REGS, _BACKTRACE, _PREDS, _UREGS, _UPREDS = 2, 6, 7, 5, 8, 17, 19, 20
+_GLOBAL, _LOCAL, _IMAGE, _RELOCATED, _REGS, _BACKTRACE, _PREDS, _UREGS, _UPREDS = 2, 3, 6, 7, 5, 8, 17, 19, 20
 _PARAMETERS, _BANKS = 18, 21
 
 
@@ -323,6 +327,8 @@ class _Builder:
                     held = warp.lanes[lane["ln"]]
                     words, predicates = held.registers, held.predicates
                 at = f"{name}.wp{w}.ln{i}"
+                if lane["ln"] in warp.lanes and (local := warp.lanes[lane["ln"]].local) is not None:
+                    add(f".cudbg.local.{at}", _LOCAL, local[1], link=lane_table, info=i, address=local[0])
                 if words is not None:
                     add(f".cudbg.regs.{at}", _REGS, _words(words), link=lane_table, info=i, entry_size=4)
                     add(f".cudbg.pred.{at}", _PREDS, _words(predicates), link=lane_table, info=i, entry_size=4)

@@ -49,11 +49,17 @@ class Values:
         self._known: dict[Atom, int] = {}
 
     def of(self, p: Poly) -> int:
-        """Return the value, from 0; raises Unknown for the first leaf without one."""
+        """Return the value, from 0; raises Unknown for a leaf without one that it depends on."""
         total = 0
         for m, c in p.terms.items():
+            missing: Unknown | None = None
             for a in m:
-                c *= self.of_atom(a)
+                try:
+                    c *= self.of_atom(a)
+                except Unknown as error:
+                    missing = error
+            if missing is not None and c:  # a product with 0 is 0, whatever else is in it
+                raise missing
             total += c
         return total & (MASK32 if p.bits == 32 else MASK64)
 

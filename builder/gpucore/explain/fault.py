@@ -187,6 +187,7 @@ def take_snapshot(
         },
         parameters=launch.data if launch.problem is None else None,
         shared_size=warp.row.shared_memory or None,
+        shared=sections.shared_memory(warp),
     )  # fmt: skip
 
 
@@ -203,7 +204,8 @@ def _lane(
         if at is None and len(places := code.places(place.offset)) == 1:  # a store's thread may have returned since
             at = places[0]
     failed = scope is not Scope.LANE or row.exception == first.row.exception
-    return Lane(row.lane, (row.thread_x, row.thread_y, row.thread_z), at, _words(held), failed)
+    local = None if table is None else sections.local_memory(table, index)
+    return Lane(row.lane, (row.thread_x, row.thread_y, row.thread_z), at, _words(held), failed, local)
 
 
 def _words(data: memoryview | None) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from gpucore.explain.code import Code, Resource, Site, walk
 from gpucore.explain.evaluate import LEAVES, Unknown, Values
 from gpucore.explain.operations import signed
 from gpucore.explain.slice import LOADS, Slice
-from gpucore.sass import Register, uses
+from gpucore.sass import Instruction, Register, uses
 
 How = Literal["read", "computed", "solved", "one register"]
 """In a register or in the core; from values that were; from equations; by one register that nothing else confirms."""
@@ -54,6 +54,14 @@ _MOST_ROUNDS: Final = 6
 _MOST_ATOMS: Final = 200
 _LEAST_AGREEMENT: Final = 30  # registers, before one is called wrong
 _MOST_LENDERS: Final = 4
+_WINDOW: Final = (1 << 24) - 1
+"""Of an address in shared memory the part that is the place in the block's own."""
+_OF_CLUSTER: Final = atom("special", "CgaCtaId")
+_PARTS: Final = frozenset(
+    {"and", "or", "xor", "lop3", "prmt", "shr", "sar", "shl", "funnel", "abs", "smin", "smax", "umin", "umax"}
+    | {"select", "sgxt", "ugxt"}
+)
+"""Operations whose result a register may still tell where it no longer tells what they were done to."""
 _MOST_WRITES: Final = 64
 _LARGEST_STEP: Final = 1 << 12  # a variable then has its first value again after a million turns
 
@@ -63,7 +71,7 @@ class Lane:
     """What a core has of one thread.
 
     `at` is the number of the instruction where it stopped, None for elsewhere. `failed` says that the exception is
-    marked in it, or in its whole warp.
+    marked in it, or in its whole warp. `local` is its local memory, with the address where that starts.
     """
 
     number: int
@@ -71,6 +79,7 @@ class Lane:
     at: int | None
     general: Sequence[int]
     failed: bool = True
+    local: tuple[int, bytes | memoryview] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,8 @@ class Snapshot:
     """Bytes of shared memory that the block has; None where the core does not say."""
     faulted: bool = True
     """Whether the access that is explained failed: what it loads has then not arrived."""
+    shared: bytes | memoryview | None = None
+    """The shared memory of the block; None where the core has it not."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,8 @@ class _State:
     wrong: list[tuple[Resource, int, int]] = field(default_factory=list)
     held: list[tuple[Resource, Poly, int]] = field(default_factory=list)
     """The equations of the registers that the thread has a value of, each with that value."""
+    parts: dict[Atom, Resource] = field(default_factory=dict)
+    """The operations of the address whose results were solved, though not what they are made of; by which register."""
     pointer: tuple[tuple[Resource, ...], int] | None = None
     """The registers of the address operand and the address, where they still hold it."""
     given: frozenset[Atom] = frozenset()
@@ -173,7 +186,7 @@ class Numbers:
 
         `likely` counts too what is likely and not certain,
         which may confirm a number and never gives one: threads that load from one address get one value, and those
-        that stand together are in the same turn of a loop.
+        that stand together are in the same turn of a loop, and local and shared memory still have what was loaded.
         """
         self.address, self.snapshot, self._but, self._likely = address, snapshot, but, likely
         self._whole = whole
@@ -195,6 +208,7 @@ class Numbers:
         self._ways_past: dict[tuple[int, frozenset[int]], bool] = whole._ways_past if whole else {}
         self.sure = True
         """Whether the thread that is explained is known to have run the access."""
+        self._parts: frozenset[Atom] = frozenset()
         self._bits: dict[Carrier, int] = whole._bits if whole else {}
         self._contents: dict[int, frozenset[Atom]] = whole._contents if whole else {}
         self._learned: list[Atom] = []
@@ -379,7 +393,7 @@ class Numbers:
         return not needed
 
     def _carrier(self, r: Resource, lane: Lane) -> Carrier:
-        return (None if r[0] == "UR" else lane.number, r)
+        return (None if r[0] in {"UR", "shared"} else lane.number, r)
 
     def addresses(self) -> list[tuple[Lane, int]]:
         """Return the address that each thread accessed, but for those that one register alone carries."""
@@ -647,8 +661,11 @@ class Numbers:
 
     # Solving.
 
+    def _known_of(self, state: _State) -> dict[Atom, int]:
+        return {**self._shared, **state.known}
+
     def _evaluate(self, state: _State) -> _Known:
-        return _Known({**self._shared, **state.known})
+        return _Known(self._known_of(state))
 
     def _solve(self) -> None:
         for _ in range(_MOST_ROUNDS):
@@ -657,7 +674,12 @@ class Numbers:
                 state.stuck.clear()
                 while self._solve_once(state):
                     progress = True
-            if not progress and not (self._likely and self._lend()):
+            if progress or (self._likely and self._lend()):
+                continue
+            if self._parts:
+                return
+            self._parts = frozenset(a for a in inside(self.address.formula) if a.kind.removesuffix("64") in _PARTS)
+            if not self._parts:
                 return
 
     def _lend(self) -> bool:
@@ -669,12 +691,75 @@ class Numbers:
             if a.kind == "load" and (at := self._loaded_at(a, state)) is not None
         }
         new = self._lend_turn()
+        for k, a, value, _, _ in list(self._in_memory()):
+            if a not in self._known_of(self._states[k]):
+                self._learn(a, value, "solved", self._states[k])
+                new = True
         for state in self._states:
             for a in dict.fromkeys(a for a, _ in loaded):
                 at = None if a in state.known else self._loaded_at(a, state)
                 if at is not None and (a, at) in loaded:
                     state.known[a], state.how[a], new = loaded[a, at], "solved", True
         return new
+
+    # Memory that the core has.
+
+    def _in_memory(self) -> Iterator[tuple[int, Atom, int, Resource, list[_Key]]]:
+        """Yield what threads loaded from memory that still has it: by place, the value, its word and what it needs."""
+        for a, space, where in self._kept_loads:
+            for k, state in enumerate(self._states):
+                # A block addresses its own shared memory by its number in the cluster, which the core need not have.
+                values = _Traced({_OF_CLUSTER: 0, **self._known_of(state)})
+                at = _value_or_none(where, values)
+                word = None if at is None else self._word_at(a, space, at, state.lane)
+                if word is not None:
+                    at, value = word
+                    yield k, a, value, (space, at), [self._key(k, x) for x in values.met if x is not _OF_CLUSTER]
+
+    def _word_at(self, a: Atom, space: str, at: int, lane: Lane) -> tuple[int, int] | None:
+        """Return where the word that a load gives a register is in the memory of a thread or block, and its value."""
+        _, number, kind = a.args
+        assert isinstance(number, int) and isinstance(kind, str)
+        start, held = (lane.local or (0, b"")) if space == "local" else (0, self.snapshot.shared or b"")
+        size = int(kind[1:]) // 8 if kind else 4
+        at = (at & (MASK32 if space == "local" else _WINDOW)) + 4 * number
+        data = bytes(held[at - start : at - start + size]) if at >= start else b""
+        value = int.from_bytes(data, "little", signed=kind.startswith("S")) & MASK32
+        return (at, value) if len(data) == size else None
+
+    @cached_property
+    def _kept_loads(self) -> list[tuple[Atom, Literal["local", "shared"], Poly]]:
+        """The loads of local and shared memory behind the address, and from where, if that was not written since."""
+        if self._whole is not None:
+            return self._whole._kept_loads
+        found: list[tuple[Atom, Literal["local", "shared"], Poly]] = []
+        todo, seen = [self.address.formula], set[Atom]()
+        while todo:
+            for a in inside(todo.pop()):
+                n = a.args[0] if a.args else None
+                if a in seen or a.kind != "load" or not isinstance(n, int):
+                    continue
+                seen.add(a)
+                based = based_at(self.address.program, self._values, n)
+                opcode = self._code.instructions[n].opcode
+                if based is None:
+                    continue
+                todo.append(based[0])
+                if opcode == "LDL" and self._is_kept(n, "local"):
+                    found.append((a, "local", based[0]))
+                elif opcode == "LDS" and self._is_kept(n, "shared"):
+                    found.append((a, "shared", based[0]))
+        return found
+
+    def _is_kept(self, n: int, space: str) -> bool:
+        """Say whether nothing that may run after a load may write to a space of memory."""
+        code, later = self._code, self._code.reachable_from(n)
+        if code.indirect or any(callee is None or not callee.division for callee in code.called.values()):
+            return False
+        for m, i in enumerate(code.instructions):
+            if (code.block_of(m) in later or (code.block_of(m) == code.block_of(n) and m > n)) and _writes(i, space):
+                return False
+        return True
 
     def _loaded_at(self, a: Atom, state: _State) -> int | None:
         """Return the address that a thread loaded a value from; None where it is not known, or no plain load."""
@@ -713,6 +798,8 @@ class Numbers:
         a, found = solved
         state.used.update(registers)
         self._learn(a, found, how, state)
+        if a in self._parts:
+            state.parts[a] = registers[0]
         return True
 
     def _is_stuck(self, p: Poly, value: int, state: _State) -> bool:
@@ -823,7 +910,9 @@ class Numbers:
             inner = _undone(a, found, values)
         except Unknown:
             return None
-        return None if inner is None else self._solved(*inner, values)
+        if inner is None:
+            return (a, found) if a in self._parts else None
+        return self._solved(*inner, values)
 
     def _half_known(self, a: Atom, found: int, values: Values) -> tuple[Atom, int] | None:
         low, high = a.args
@@ -838,9 +927,6 @@ class Numbers:
 
     # Confirmation.
 
-    def _known_to(self, lane: int) -> dict[Atom, int]:
-        return {**self._shared, **self._states[lane].known}
-
     def _key(self, lane: int, a: Atom) -> _Key:
         return (None if a in self._shared else lane, a)
 
@@ -852,7 +938,7 @@ class Numbers:
 
     def _needed_for(self, p: Poly, lane: int) -> int:
         """Return the registers, as bits of a number, without any one of which a value that is known does not follow."""
-        values = _Traced(self._known_to(lane))
+        values = _Traced(self._known_of(self._states[lane]))
         values.of(p)
         keys = [self._key(lane, a) for a in values.met]
         if any(self._varies(a) for a in p.atoms()):
@@ -883,7 +969,7 @@ class Numbers:
         """Return the ways in which values follow from registers and from other values."""
         found: list[_Way] = []
         for k, state in enumerate(self._states):
-            known = self._known_to(k)
+            known = self._known_of(self._states[k])
             equations: dict[tuple[Atom, ...], list[tuple[tuple[Resource, ...], Poly, int]]] = {}
             for held in self._held(state):
                 for wanted in self._to_solve(held[1], known, state):
@@ -893,9 +979,15 @@ class Numbers:
                 for registers, p, value in several:
                     values.met = set()
                     solved = self._solved(p, value, values)
-                    if solved is not None and _Known(known).of_atom(solved[0]) == solved[1]:
+                    if solved is None or not set(wanted) <= {solved[0], *solved[0].args}:
+                        continue
+                    if _Known(known).of_atom(solved[0]) == solved[1]:
                         bits = self._bits_of(registers, state)
                         found.append(([self._key(k, a) for a in wanted], bits, [self._key(k, a) for a in values.met]))
+            for a in state.parts:
+                values = _Traced(known, (a,))
+                if _value_or_none(of(a), values) is not None:
+                    found.append(([(k, a)], 0, [self._key(k, x) for x in values.met]))
             if not self.address.stops:
                 found += self._ways_to_first_turn(k, state)
         return found + (self._ways_of_lent() if self._likely else [])
@@ -919,7 +1011,7 @@ class Numbers:
         return found
 
     def _start_keys(self, a: Atom, k: int) -> list[_Key]:
-        values, loop = _Traced(self._known_to(k)), self._values.loop(a)
+        values, loop = _Traced(self._known_of(self._states[k])), self._values.loop(a)
         for part in (loop.starts[0], loop.steps[0]):
             values.of(part)
         return [self._key(k, x) for x in values.met]
@@ -931,7 +1023,7 @@ class Numbers:
         for k, state in enumerate(self._states):
             for a, value in state.known.items():
                 source = self._source(a.args[0]) if a.kind == "load" and isinstance(a.args[0], int) else None
-                values = _Traced(self._known_to(k))
+                values = _Traced(self._known_of(self._states[k]))
                 at = None if source is None else _value_or_none(source[0], values)
                 if at is not None:
                     keys = [self._key(k, x) for x in values.met]
@@ -940,6 +1032,9 @@ class Numbers:
             for k, keys in threads:
                 others = [one for one in threads if one[0] != k][:_MOST_LENDERS]
                 found += [([(k, a)], 0, [(j, a), *keys, *theirs]) for j, theirs in others]
+        for k, a, value, word, keys in self._in_memory():
+            if self._known_of(self._states[k]).get(a) == value:
+                found.append(([self._key(k, a)], self._bits_of((word,), self._states[k]), keys))
         for first, k, a in self._turns_to_lend():
             if self._states[k].known.get(a) != self._start(a, self._states[k]):
                 continue
@@ -962,6 +1057,10 @@ class Numbers:
                     state.agree += bool(inside(p))  # a register that holds a number of the code proves little
                 elif not self._is_estimate(p, held, state):
                     state.wrong.append((r, held, expected))
+            for a, r in state.parts.items():
+                again = _value_or_none(of(a), _Traced(self._known_of(state), (a,)))
+                if again is not None and again != state.known[a]:
+                    state.wrong.append((r, state.known[a], again))
             pointer = state.pointer
             if pointer is not None and not set(pointer[0]) & state.used:
                 try:
@@ -1018,6 +1117,14 @@ def _together(needed: Mapping[_Key, int], keys: Collection[_Key]) -> int:
     for key in keys:
         found |= needed.get(key, -1)
     return found
+
+
+def _writes(i: Instruction, space: str) -> bool:
+    """Say whether an instruction may write to local or shared memory."""
+    access = access_of(i)
+    if access is None or i.opcode in {"LDGSTS", "UTMALDG"}:
+        return space == "shared" and i.opcode.startswith(("LDGSTS", "UTMALDG", "UBLKCP", "UBLKRED", "ATOMS"))
+    return access[0] in {space, "generic"} and access[1] != "read"
 
 
 def _header_of(a: Atom) -> int:

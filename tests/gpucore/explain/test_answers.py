@@ -454,6 +454,90 @@ def test_the_bad_load_itself_is_not_said_to_have_loaded_what_a_later_turn_has() 
     assert "loaded1 is loaded at walk.cu:8: argument1[loop1]" in why_text(why)
 
 
+def test_registers_that_the_bad_load_was_to_write_do_not_hold_its_address() -> None:
+    plain = walked(access=0)
+    assert plain.numbers is not None
+    held = plain.numbers.snapshot
+    returned = [  # on an H100 the load has returned 0 when the thread stops at the first use
+        replace(lane, at=(lane.at or 0) + 5, general=(*lane.general[:2], 0, lane.general[3], 0, 0, *lane.general[6:]))
+        for lane in held.lanes
+    ]
+    later = with_numbers(plain, replace(held, lanes=tuple(returned)))
+    assert later.numbers is not None
+    assert later.numbers.disagree == 0
+    assert (later.value_of_address, later.index) == (None, None)
+
+
+def test_the_last_bytes_of_the_arguments_count_where_they_fill_no_word() -> None:
+    why, held = gathered()
+    words = (0x1000, 0x7F20, 0x60000000, 0x7F12, 0x40, 0x7F33, 4096, 1000)
+    given = with_numbers(why, replace(held, parameters=struct.pack("<8IHB", *words, 0x2120, 0x22)))
+    assert given.value(leaf("bank", 0, 0x210 + 32, 2)) == 0x2120
+    assert given.value(leaf("bank", 0, 0x210 + 34, 1)) == 0x22
+
+
+def test_a_register_tells_what_was_computed_where_none_has_what_it_was_computed_from() -> None:
+    why = the_access("clamped", "LDG")
+    words = (0x1000, 0x7F20, 0x60000000, 0x7F12, 0x40, 0x7F33, 10)
+    leaves = {atom("bank", 0, 0x210 + 4 * k, 4): word for k, word in enumerate(words)}
+    leaves |= {atom("special", name): value for name, value in SPECIAL.items()}
+    leaves |= {a: 1000 for a in inside(why.address.formula) if a.kind == "load"}  # min(1000, 9) is 9 for any above, too
+    held = replace(snapshot(why, leaves, later=2), parameters=struct.pack("<7I", *words))
+    clamped = with_numbers(why, held)
+    assert clamped.index == (9, "one register")
+    assert "not known: i" in why_text(clamped)
+    assert clamped.numbers is not None
+    registers = (11, *held.lanes[0].general[1:])  # R0 contradicts the lower word of the address, in R4
+    flipped = with_numbers(why, replace(held, lanes=(replace(held.lanes[0], general=registers), *held.lanes[1:])))
+    assert flipped.numbers is not None
+    assert flipped.index_as_fact is None
+
+
+def staged(kernel: str) -> Why:
+    """The store to a place that a thread has from its own memory, or from that of its block."""
+    code = CodeMap((DATA / "staged_sm90.cubin").read_bytes())
+    (found,) = [k for k in code.kernels if k.demangled.startswith(f"{kernel}(")]
+    words = code.elf.contents(code.elf.sections[found.section])
+    program = Program(code, found.section, decode(words, 90), source)
+    why = explain_place(program, [i.offset for i in program.instructions if i.opcode == "STG"][-1])
+    assert why is not None
+    return why
+
+
+GIVEN = struct.pack("<QQI", 0x7F3300000040, 0x7F2000001000, 7)
+
+
+def test_local_memory_confirms_what_was_loaded_from_it() -> None:
+    why, stack = staged("local"), 0xFFFDC0 - 64
+    at = why.address.instruction + 1
+
+    def with_memory(index: int, held: int | None) -> Why:
+        memory = bytearray(64)
+        memory[28:32] = (held or 0).to_bytes(4, "little")
+        local = None if held is None else (stack, bytes(memory))
+        return with_numbers(
+            why, Snapshot(BLOCK, (Lane(0, (0, 0, 0), at, (index, stack), True, local),), (), SPECIAL, GIVEN)
+        )
+
+    assert with_memory(24, None).index == (24, "one register")
+    assert with_memory(24, 24).index_as_fact == 24
+    assert with_memory(24, 25).index_as_fact is None
+
+
+def test_shared_memory_has_an_index_that_no_register_has_and_makes_no_fact_alone() -> None:
+    why = staged("shared")
+    at, address = why.address.instruction + 1, 0x7F2000001000 + 4 * 24
+    memory = bytes(1532) + (24).to_bytes(4, "little")
+
+    def with_registers(*general: int) -> Why:
+        lane = Lane(0, (0, 0, 0), at, general)
+        return with_numbers(why, Snapshot(BLOCK, (lane,), (), SPECIAL, GIVEN, shared=memory))
+
+    assert with_registers().index == (24, "one register")
+    assert with_registers(0, 0, address & 0xFFFFFFFF, address >> 32).index_as_fact == 24
+    assert with_registers(0, 0, address + 8 & 0xFFFFFFFF, address >> 32).index_as_fact is None
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 31), st.integers(2, 20), st.integers(0, 31))
 def test_a_flipped_register_gives_fewer_words_and_no_other_answer(lane: int, register: int, bit: int) -> None:

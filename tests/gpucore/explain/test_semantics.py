@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucore.explain.algebra import Atom, join, leaf, pair
+from gpucore.explain.algebra import Atom, atom, constant, join, leaf, pair
 from gpucore.explain.code import Code, Routine
-from gpucore.explain.evaluate import Values
+from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.slice import Slice, find_roles
 from gpucore.sass import Register, read_listings
 
@@ -79,3 +79,17 @@ def test_a_division_may_take_its_dividend_in_registers_of_both_files() -> None:
     assert roles is not None
     assert roles.over == join(pair(leaf("entry", "R", 7), leaf("entry", "UR", 7)))
     assert roles.result == (Register("UR", 4), Register("UR", 5))
+
+
+def test_a_product_with_zero_is_zero_whatever_else_is_in_it() -> None:
+    known = {atom("special", "threadIdx.x"): 0, atom("special", "laneId"): 2}
+
+    def value(a: Atom) -> int:
+        if a not in known:
+            raise Unknown(a)
+        return known[a]
+
+    loaded = leaf("load", 7, 0, "")
+    assert Values(value).of(leaf("special", "threadIdx.x") * loaded + constant(5)) == 5
+    with pytest.raises(Unknown):
+        Values(value).of(leaf("special", "laneId") * loaded)

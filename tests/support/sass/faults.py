@@ -1,13 +1,14 @@
 """Planted faults: an interpreter stopped at a bad access becomes a GPU core, and the answer is held to what it knows.
 
 A bad number is put into a table or a parameter, or a pointer is spoilt. The 32 threads of the first warp run until one
-leaves its array; they run on for some instructions, as a GPU does, and their registers are the core. Parameters are in
-it where it is asked for, as in a core of the default size; memory never is.
+leaves its array; they run on for some instructions, as a GPU does, and their registers are the core. Parameters and
+local memory are in it where that is asked for, as in a core of the default size; other memory never is.
 """
 
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -51,11 +52,14 @@ class Planted:
         """Return the core, with another warp in it where one is given."""
         module = ModuleSpec(cubin=self.program.cubin)
         held = self.launch.parameters if parameters else None
+        warp = warp or self.stopped.warp
+        if not parameters:
+            warp = replace(warp, lanes={n: replace(lane, local=None) for n, lane in warp.lanes.items()})
         device = DeviceSpec(
             modules=[module],
             launches=[LaunchSpec(kernel=self.name, grid=self.launch.grid, block=self.launch.block,
                                  parameters=held, parameters_offset=layout(self.program.arch)[2])],
-            blocks=[BlockSpec(block=self.launch.block_index, warps=[warp or self.stopped.warp])],
+            blocks=[BlockSpec(block=self.launch.block_index, warps=[warp])],
             sms={0: SmSpec(exception=14, error_offset=self.stopped.offset)},
         )  # fmt: skip
         return build_core(CoreSpec(devices=[device]))
@@ -271,7 +275,7 @@ def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec, Sequenc
     warp, lanes = planted.stopped.warp, dict(planted.stopped.warp.lanes)
     damaged: list[Damaged] = []
     how, number = (
-        rng.choice(("bit", "bit", "word", "lanes", "registers", "later", "uniform", "zero")),
+        rng.choice(("bit", "bit", "word", "lanes", "registers", "later", "uniform", "zero", "local")),
         rng.choice([*lanes]),
     )
     held = lanes[number]
@@ -286,6 +290,10 @@ def mutate(planted: Planted, rng: random.Random) -> tuple[str, WarpSpec, Sequenc
         lanes[number] = replace(held, registers=(0,) * 255)
     elif how == "registers":
         lanes[number] = replace(held, registers=None)
+    elif how == "local" and held.local is not None:
+        words, at = list(struct.unpack(f"<{len(held.local[1]) // 4}I", held.local[1])), -rng.randint(1, 16)
+        words[at] ^= 1 << rng.randrange(32)
+        lanes[number] = replace(held, local=(held.local[0], struct.pack(f"<{len(words)}I", *words)))
     elif how == "lanes":
         gone = sum(1 << n for n in lanes if rng.random() < 0.5 and n != number)
         return how, replace(

@@ -23,7 +23,7 @@ _LAYOUT: Final = {
     75: (0x0, 0xC, 0x160), 80: (0x0, 0xC, 0x160), 90: (0x0, 0xC, 0x210), 100: (0x360, 0x370, 0x380),
     120: (0x360, 0x370, 0x380),
 }  # fmt: skip
-_STACK: Final = 0xFFF000
+STACK: Final = 0xFFF000
 _READ_AT_ONCE: Final = 1 << 20  # bytes of code
 
 
@@ -38,7 +38,7 @@ def constant_bank(arch: int, block: Sequence[int], grid: Sequence[int], paramete
     data = bytearray(first + len(parameters))
     struct.pack_into("<3I", data, sizes, *block)
     struct.pack_into("<3I", data, grids, *grid)
-    struct.pack_into("<I", data, 0x37C if arch >= 100 else 0x28, _STACK)
+    struct.pack_into("<I", data, 0x37C if arch >= 100 else 0x28, STACK)
     data[first:] = parameters
     return bytes(data)
 

@@ -9,8 +9,10 @@ from typing import Final
 from tests.builders.core_builder import LaneSpec, WarpSpec
 from tests.support.sass.listing import ZERO_REGISTER, Line, Operand
 from tests.support.sass.machine import Endless, Machine, Thread, Touch, Unsupported
+from tests.support.sass.programs import STACK
 
 _HELD: Final = 255  # registers of a thread
+_LOCAL: Final = 1 << 10  # bytes of its stack
 FAR: Final = 20  # a store runs on through branches for more instructions than that
 _STOPS: Final = frozenset(("BRA", "EXIT", "CALL", "RET", "BAR", "WARPSYNC", "BSYNC", "BRX", "JMP", "ATOMS", "ATOMG"))
 
@@ -77,7 +79,8 @@ def stop(
         offset=end, error_offset=leader.offset, exception=exception, marked=active, valid=active, active=active,
         lanes={
             one.number: LaneSpec(
-                offset=end, registers=tuple(one.thread.r[:held]), predicates=tuple(map(int, one.thread.p[:7]))
+                offset=end, registers=tuple(one.thread.r[:held]), predicates=tuple(map(int, one.thread.p[:7])),
+                local=(STACK - _LOCAL, one.thread.local.read(STACK - _LOCAL, _LOCAL)),
             )
             for one in together
         },
