@@ -49,8 +49,10 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
         return None
     code, place = found
     why = explain_place(program, place.offset, _calls(code, place, fault))
-    if why is None or fault.first is None or fault.grid is None or fault.doubts:
+    if why is None or fault.grid is None or fault.doubts:
         return why
+    if fault.first is None:
+        return replace(why, launch=_arguments(core, sections, fault.grid))
     if _may_be_another_call(why, code.place(fault.first.row.virtual_pc)):
         why = explain_place(program, place.offset, ())
         return why and replace(why, calls_hold=False)
@@ -175,8 +177,6 @@ def take_snapshot(
     warp = first.warp
     rows = [(k, row) for k, row in warp.threads() if warp.is_active(row)]
     rows.sort(key=lambda found: (found[0] != first.row_index, found[0]))
-    device = next(one for one in core.devices if grid in one.grids)
-    launch = read_parameters(core, device, device.grids.index(grid), sections)
     return Snapshot(
         block=first.at.block,
         lanes=tuple(_lane(sections, scope, first, k, row, address) for k, row in rows[:_MOST_LANES]),
@@ -185,10 +185,16 @@ def take_snapshot(
             "blockDim.x": grid.block_x, "blockDim.y": grid.block_y, "blockDim.z": grid.block_z,
             "gridDim.x": grid.grid_x, "gridDim.y": grid.grid_y, "gridDim.z": grid.grid_z,
         },
-        parameters=launch.data if launch.problem is None else None,
+        parameters=_arguments(core, sections, grid),
         shared_size=warp.row.shared_memory or None,
         shared=sections.shared_memory(warp),
     )  # fmt: skip
+
+
+def _arguments(core: GpuCore, sections: CoreSections, grid: GridRow) -> bytes | None:
+    device = next(one for one in core.devices if grid in one.grids)
+    launch = read_parameters(core, device, device.grids.index(grid), sections)
+    return launch.data if launch.problem is None else None
 
 
 def _lane(

@@ -35,6 +35,8 @@ class Why:
     """What a core adds; None for an answer from the code alone."""
     calls_hold: bool = True
     """Whether the calls that the thread is in are those of the access; after a store it may be in later ones."""
+    launch: bytes | None = None
+    """The arguments of the kernel's one launch in a core without the threads of the fault: likely it is theirs."""
 
     def value(self, p: Poly | None) -> int | None:
         """Return the value of a formula for the thread that is explained; None where it is not known."""
@@ -135,6 +137,7 @@ def why_text(why: Why) -> list[str]:
         lines += _tile_lines(why, words)
     else:
         lines += [_formula_line(why, words), *_index_lines(why, words)]
+    lines += _launch_lines(why, words)
     lines += [_load_line(why, words, x) for x in why.legend.loads.values()]
     lines += [_loop_line(words, x) for x in why.legend.loops.values() if x.loop is not None]
     lines += [j.text for j in why.judgements]
@@ -224,6 +227,25 @@ def _was_met(why: Why, a: Atom) -> bool:
     low = a.args[0] if a.kind == "wide" else a
     n = low.args[0] if isinstance(low, Atom) and low.kind == "load" else None
     return not isinstance(n, int) or why.numbers is None or why.numbers.ran(n)
+
+
+def _launch_lines(why: Why, words: Words) -> list[str]:
+    """Return what arguments the launch had that the core lists, where the threads of the fault have gone."""
+    found = []
+    for a in dict.fromkeys(x for top in why.address.formula.atoms() for x in _named_leaves(top)):
+        low = a.args[0] if a.kind == "wide" else a
+        if isinstance(low, Atom) and low.kind == "bank" and why.legend.argument(low) is not None:
+            _, offset, size = low.args
+            assert isinstance(offset, int) and isinstance(size, int)
+            at = offset - why.address.program.bank_offset
+            held = (why.launch or b"")[at:][: 8 if a.kind == "wide" else size]
+            if held:
+                value = int.from_bytes(held, "little")
+                pointer = why.address.base is not None and a is why.address.base.value
+                shown = f"{value:#x}" if pointer else number(signed(value, 8 * len(held)))
+                found.append(f"{words.atom(a)} = {shown}")
+    known = ", ".join(found)
+    return [f"its warps have gone; the launch of this kernel that the core lists has {known}"] if found else []
 
 
 def _named_leaves(a: Atom) -> list[Atom]:

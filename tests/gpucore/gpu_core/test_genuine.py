@@ -10,7 +10,8 @@ from gpucore.core import DecodedCore, Fault, Scope, decode_core
 from gpucore.core_layout import generation_flags
 from gpucore.core_reader import CoreSections
 from gpucore.dwarf import Place
-from gpucore.explain import Program, explain_hang
+from gpucore.explain import Program, explain_hang, why_text
+from gpucore.explain.fault import explain_fault
 from gpucore.sass import decode
 
 H100 = Path(__file__).parents[2] / "data" / "gpu" / "nvidia-h100-80gb-hbm3-driver-580-159-04" / "cores"
@@ -68,6 +69,16 @@ def test_a_warp_beside_the_mark_of_an_exited_one_has_not_failed() -> None:
     assert place(fault) == planted("store")
     (left,) = read.warp_groups  # threads 96 to 127; thread 77 was the one
     assert (left.state, left.first.thread, left.first.sm) == ("running", (96, 0, 0), 128)
+
+
+def test_the_arguments_of_a_warp_that_has_exited_are_those_of_the_one_launch() -> None:
+    data, (fault,) = contents("inlined"), genuine("inlined").faults
+    why = explain_fault(genuine("inlined").core, CoreSections(data), fault, program_at)
+    assert why is not None
+    assert why.numbers is None
+    (line,) = [line for line in why_text(why) if line.startswith("its warps have gone")]
+    said = "its warps have gone; the launch of this kernel that the core lists has "
+    assert line.startswith(f"{said}argument3 = 0x400000000, argument1 = 0x7")
 
 
 def test_a_warp_that_runs_on_behind_its_store_is_marked() -> None:
