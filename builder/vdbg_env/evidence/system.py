@@ -635,7 +635,7 @@ def driver_findings(progress: DriverProgress) -> tuple[Finding, ...]:
                 how_known=HowKnown.DRIVER,
                 confidence=0.8,
                 artifact=progress.files[-1],
-                next_step=_NO_CONSTANTS if progress.at_constants else _LONGER,
+                next_step=_NO_CONSTANTS if progress.at_constants else _LEAST,
             )
         )
     if progress.unknown_flags:
@@ -667,7 +667,11 @@ _UNNAMED: Final = Finding(
     next_step=_READ,
 )
 _NO_DUMP: Final = NextStep("find the access without a dump", "compute-sanitizer --tool memcheck COMMAND")
-_LONGER: Final = NextStep("give the process longer before it is killed", "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS=300")
+_LEAST: Final = NextStep(
+    "ask for the smallest core, which is written soonest (guard --core light, runbook -i core_size=light); where the "
+    "process was killed meanwhile, give it longer (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS=300)",
+    f"CUDA_COREDUMP_GENERATION_FLAGS={','.join(GENERATION_FLAGS['light'])}",
+)
 _NO_CONSTANTS: Final = NextStep(
     "leave constant banks out: the arguments are kept without them",
     f"CUDA_COREDUMP_GENERATION_FLAGS={','.join(GENERATION_FLAGS['default'])}",

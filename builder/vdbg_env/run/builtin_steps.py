@@ -593,6 +593,30 @@ def _kernel_log(
     )
 
 
+@builtin(
+    name="own-xids",
+    version=1,
+    role="step",
+    does="Reads the kernel log's Xid lines of the run's own processes, where it may be read and numbers them alike.",
+    by_hand=("dmesg | grep Xid",),
+    results={"xids": "list"},
+)
+def own_xids(context: BuiltinContext) -> BuiltinResult:
+    """Look for what only the driver reports: a store that fails as its program ends leaves no core and no error."""
+    ours, program = _pids_of_run(context.run_directory), context.programs.which("dmesg")
+    if not ours or program is None:
+        return BuiltinResult()
+    try:
+        done = context.programs.run([program], timeout_s=10)
+    except HostNotAble:
+        return BuiltinResult()
+    log = parse_kernel_log(split_at(done.stdout, context.began_s)[1])
+    own = tuple(xid for xid in log.xids if xid.pid in ours)
+    maps = maps_of_run(context.run_directory)
+    found = kernel_log_findings(KernelLog(xids=own), lambda xid: owner_of_fault(xid, maps))
+    return BuiltinResult(results={"xids": [xid.code for xid in own]} if own else {}, findings=found)
+
+
 def _not_of_this_run(earlier: KernelLog) -> Iterator[str]:
     """Tell what programs did before this run began: it was not its workload, and so is no finding."""
     for pid, name in earlier.killed_for_memory[-_SHOWN:]:

@@ -188,7 +188,7 @@ class Guard:
         except Exception as error:  # a command in production does not go down with its guard
             _LOG.info("the run of the guarded command failed", exc_info=True)
             if not command.started:
-                self.say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error}")
+                self.say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error} (--runs)")
                 command.become(self.argv)
             status = self._status(command.wait(), None)
             self.say(f"vdbg-env guard: the end of the command could not be explained: {error}")

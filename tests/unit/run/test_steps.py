@@ -346,6 +346,22 @@ def test_an_xid_of_a_program_that_the_run_did_not_start_is_no_finding_of_it(
     assert result.results["xids"] == [31, 31, 48]
 
 
+@pytest.mark.parametrize("namespace", [0xEFFFFFFC, 4026532200])
+def test_the_xids_of_the_runs_own_processes_are_told_alone(bench: Bench, namespace: int) -> None:
+    """On an H100 a store that failed as its program ended left status 0 and one such line."""
+    folder = bench.directory / "steps" / "guarded" / "1" / "localhost-0"
+    folder.mkdir(parents=True)
+    (folder / "supervisor.json").write_text(json.dumps({"state": "armed", "pid_namespace": namespace}) + "\n")
+    (folder / "processes.txt").write_text(f"{boot_id()}\n4256 7756\n")
+    line = "[{}] NVRM: Xid (PCI:0000:00:06): {}, pid={}, name=python3, channel 0x00000019"
+    lines = [line.format("12.5", 13, 4256), line.format("100.1", 31, 3986), line.format("100.2", 31, 4256)]
+    bench.programs = Programs({"dmesg": "\n".join([*lines, "[100.3] NVRM: Xid (PCI:0000:00:06): 48"])})
+    result = bench.use("own-xids")
+    known = namespace == 0xEFFFFFFC
+    assert result.results == ({"xids": [31]} if known else {})
+    assert [found.rule for found in result.findings] == (["xid-31"] if known else [])
+
+
 def test_a_process_ended_for_memory_during_the_run_is_a_finding(bench: Bench) -> None:
     bench.programs = Programs({"dmesg": "[100.5] Out of memory: Killed process 6873 (python) total-vm:24803360kB"})
     assert [f.rule for f in bench.use("gpu-health").findings] == ["kernel-log-oom-kill"]

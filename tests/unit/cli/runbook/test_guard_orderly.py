@@ -1,6 +1,7 @@
 """Commands that end in order while their log, their dumps or their processes show a failure: none is called well."""
 
 import json
+import os
 import pickle
 import signal
 import subprocess
@@ -181,3 +182,25 @@ def test_a_server_that_is_stopped_while_it_makes_no_progress_is_warned_of(tmp_pa
     assert status == 143 and said is not None
     assert said["verdict"] == "warned"
     assert said["found"].startswith("it was stopped from outside, but its log shows a failure: ")
+
+
+def test_an_xid_of_a_program_that_ended_with_status_0_is_told(tmp_path: Path) -> None:
+    """`dmesg` is a stand-in: it has the line that the driver of an H100 wrote, of the process that ran."""
+    stand_in = tmp_path / "bin" / "dmesg"
+    stand_in.parent.mkdir()
+    stand_in.write_text(
+        '#!/bin/sh\necho "[$(cut -d. -f1 /proc/uptime).5] NVRM: Xid (PCI:0000:00:06): 31, pid=$(cat '
+        f'{tmp_path}/pid), name=python3, channel 0x19, intr 0. MMU Fault"\n'
+    )
+    stand_in.chmod(0o755)
+    where = "os.path.dirname(os.environ['CUDA_COREDUMP_FILE'])"
+    code = (
+        f"import os, time; open('pid', 'w').write(str(os.getpid())); open({where} + '/memory-map.1.json', 'w'); "
+        "time.sleep(0.5)"
+    )
+    path = f"{stand_in.parent}:{os.environ['PATH']}"
+    done = guarded(tmp_path, code, "--exit-status-on-crash", "70", PATH=path)
+    if str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]":
+        pytest.skip("process numbers here are not the kernel's")
+    assert done.status == 0 and done.said is not None
+    assert (done.said["verdict"], done.said["found"][:7]) == ("warned", "Xid 31 ")
