@@ -23,7 +23,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, rank_of_file, unwrap
-from vdbg_env.evidence.triage_rules import Rule, RuleBook, compile_pattern
+from vdbg_env.evidence.triage_rules import Rule, RuleBook, which_of
 
 BLOCK = 512 << 10  # a block ends with the first line that ends after so many bytes
 MAX_BLOCK = 1 << 20  # or here, where no line does
@@ -353,7 +353,7 @@ QUOTING = range(6, 10)  # precision of an exception that quotes what another pro
 _OWN_RANK = re.compile(r"\[rank(\d{1,6})\]")  # of PyTorch, the rank among all; a launcher's may be that on its node
 _VALIDATION = re.compile(r"\d+ validation errors? for \w+$")  # pydantic names the reason in the lines that follow
 # A warning of Python's module of that name, and the words of a program that gets over an error.
-_WEAK = compile_pattern(
+_WEAK = which_of(
     r"^(?:\S+:\d+: |W\d{4} )?(?:[\w.]*Warning|WARNING|Warning|warning): |^\S+\.py:\d+: \w*Warning: |"
     r"\b(?:[Rr]etrying\b|[Rr]etry (?:in|after|attempt) |[Ww]ill (?:retry|try again|fall back)|[Ff]all(?:ing|s)? back\b|"
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?) (?:[\w-]+ ){0,2}?(?:errors?|failures?|exceptions?|faults?)\b|"
@@ -791,7 +791,7 @@ def is_weak(line: LogLine) -> bool:
     """Return whether a line is a warning, or speaks of an error that its program got over."""
     if line.level in {"ERROR", "CRITICAL", "FATAL"}:
         return False
-    return line.level == "WARNING" or _WEAK.search(line.text.encode()) is not None
+    return line.level == "WARNING" or _WEAK(line.text.encode()) is not None
 
 
 def _is_source(line: bytes) -> bool:

@@ -12,7 +12,7 @@ from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument
 from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN
 from vdbg_env.evidence.log_line import unwrap
-from vdbg_env.evidence.triage_rules import read_rule_book, rule_book
+from vdbg_env.evidence.triage_rules import read_rule_book, rule_book, which_of
 
 CLASSES = {
     "illegal-memory-access", "misaligned-address", "device-side-assert", "kernel-hang", "nccl-failure", "out-of-memory",
@@ -184,3 +184,11 @@ def test_an_unproven_rule_says_no_more_than_the_prior_of_its_role_whatever_agree
     assert seen.root_cause is not None
     assert seen.root_cause.rule == "acme"
     assert seen.confidence <= 0.97
+
+
+@pytest.mark.parametrize("large", ["[a-z]{300}", r"(?i:\pL){440}"])
+def test_which_patterns_a_text_has_is_said_of_patterns_of_any_size(large: str) -> None:
+    """RE2 takes each of them alone; the second is too large for a set."""
+    which = which_of("b$", large)
+    assert [which(text) for text in (b"c", b"b", b"a" * 500)] == [None, [0], [1]]
+    assert sorted(which(b"a" * 500 + b"b") or ()) == [0, 1]
