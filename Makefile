@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test lint prepared test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 # Images of Python often set it: then each process of a test compiles all that it imports once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,10 +28,15 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint       ## Everything CI runs
-	scripts/prepare-tests
+test: $(READY)   ## Everything CI runs
+	$(MAKE) --no-print-directory --jobs 2 lint prepared
 	$(BIN)/pytest -q $(ONCE_MORE) -n $(WORKERS) -m "not long" tests/unit tests/gpucore
 	$(BIN)/pytest -q $(ONCE_MORE) -n 3 --dist loadgroup -m "not long" --ignore tests/unit --ignore tests/gpucore --ignore tests/slow
+
+# The workers find the bytecode that the one collection leaves: each would make all of it for itself.
+prepared: $(READY)
+	scripts/prepare-tests
+	@said=$$($(BIN)/pytest -qq --collect-only tests) || { echo "$$said"; exit 1; }
 
 test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
 	scripts/prepare-tests

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vdbg_env.common.errors import VdbgError, quoted
 from vdbg_env.common.stop import ToldToStop, stoppable
@@ -22,10 +22,6 @@ from vdbg_env.run.session import FinishedRun, RunView, Session
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.runbook.workload import MEMORY_MAP, recognise
-
-if TYPE_CHECKING:
-    pass
-
 
 GUARDED = "guarded"  # the step of the runbook that runs the command
 TERMINATION_MESSAGE_BYTES = 4096  # what Kubernetes keeps of /dev/termination-log
