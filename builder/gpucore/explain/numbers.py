@@ -126,7 +126,10 @@ class _State:
     agree: int = 0
     first_turn: bool | None = None
     """Whether it is in the first turn of all loops around the access; None until that is asked."""
-    wrong: list[tuple[Resource, int, int]] = field(default_factory=list)
+    wrong: list[tuple[tuple[Resource, ...], Poly]] = field(default_factory=list)
+    """Registers that have another value than the formula gives them."""
+    by: dict[Atom, tuple[tuple[Resource, ...], Poly]] = field(default_factory=dict)
+    """The equation that each value was solved from here."""
     held: list[tuple[Resource, Poly, int]] = field(default_factory=list)
     """The equations of the registers that the thread has a value of, each with that value."""
     parts: dict[Atom, Resource] = field(default_factory=dict)
@@ -249,14 +252,26 @@ class Numbers:
         if len(wrong) != 1 or self.agree < _LEAST_AGREEMENT:
             return None
         (state,) = wrong
-        pointer = state.pointer
-        registers = [*(r for r, _, _ in state.wrong), *state.used, *(pointer[0] if pointer else ())]
         found: list[Suspect | None] = []
-        for r in dict.fromkeys(registers):
+        for r in self._behind_all(state):
             again = Numbers(self.address, self.snapshot, self, self._carrier(r, state.lane))
             if not again.disagree:
                 found.append(self._confirmed(r, state, again))
         return found[0] if len(found) == 1 else None
+
+    def _behind_all(self, state: _State) -> list[Resource]:
+        """Return the registers of a thread that everything wrong in it has or was computed from."""
+        found: list[list[Resource]] = []
+        for registers, p in state.wrong:
+            behind, todo, seen = dict.fromkeys(registers), [p], set[Atom]()
+            while todo:
+                for a in inside(todo.pop()):
+                    if a in state.by and a not in seen:
+                        seen.add(a)
+                        behind.update(dict.fromkeys(state.by[a][0]))
+                        todo.append(state.by[a][1])
+            found.append(list(behind))
+        return [r for r in found[0] if all(r in other for other in found[1:])]
 
     def _confirmed(self, r: Resource, state: _State, again: Numbers) -> Suspect | None:
         """Return a register without which nothing disagrees as the suspect, where other threads confirm its value."""
@@ -797,6 +812,9 @@ class Numbers:
         how: How = "read" if p.single is solved[0] else "solved"
         a, found = solved
         state.used.update(registers)
+        for x in (a, *(a.args if a.kind == "wide" else ())):
+            if isinstance(x, Atom):
+                state.by[x] = registers, p
         self._learn(a, found, how, state)
         if a in self._parts:
             state.parts[a] = registers[0]
@@ -1056,16 +1074,16 @@ class Numbers:
                 if held == expected:
                     state.agree += bool(inside(p))  # a register that holds a number of the code proves little
                 elif not self._is_estimate(p, held, state):
-                    state.wrong.append((r, held, expected))
+                    state.wrong.append(((r,), p))
             for a, r in state.parts.items():
                 again = _value_or_none(of(a), _Traced(self._known_of(state), (a,)))
                 if again is not None and again != state.known[a]:
-                    state.wrong.append((r, state.known[a], again))
+                    state.wrong.append(((r,), of(a)))
             pointer = state.pointer
             if pointer is not None and not set(pointer[0]) & state.used:
                 try:
                     if values.of(self.address.formula) != pointer[1]:
-                        state.wrong.append((pointer[0][0], pointer[1], values.of(self.address.formula)))
+                        state.wrong.append((pointer[0], self.address.formula))
                 except Unknown:
                     continue
 

@@ -587,17 +587,36 @@ def test_no_single_register_makes_a_fact(count: int, whole: bool) -> None:
             assert {str(one) for one in facts(flipped) if one is not None} <= said
 
 
-def test_a_warp_is_solved_twice_however_many_registers_carry_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    solved: list[Numbers] = []
+@pytest.fixture
+def solved(monkeypatch: pytest.MonkeyPatch) -> list[Numbers]:
+    """Every solution of a warp, as it is made."""
+    found: list[Numbers] = []
     solve = Numbers._solve
 
     def counted(numbers: Numbers) -> None:
-        solved.append(numbers)
+        found.append(numbers)
         solve(numbers)
 
     monkeypatch.setattr(Numbers, "_solve", counted)
+    return found
+
+
+def test_a_warp_is_solved_twice_however_many_registers_carry_its_values(solved: list[Numbers]) -> None:
     assert len(facts(with_numbers(*gathered()))) > 32
     assert len(solved) == 2  # with what is certain, and with what is likely too
+
+
+def test_a_damaged_register_is_looked_for_only_among_those_behind_every_contradiction(solved: list[Numbers]) -> None:
+    why, held = gathered()
+    general = list(held.lanes[3].general)
+    general[6] ^= 64
+    lanes = (*held.lanes[:3], replace(held.lanes[3], general=tuple(general)), *held.lanes[4:])
+    flipped = with_numbers(why, replace(held, lanes=lanes)).numbers
+    assert flipped is not None
+    assert flipped.disagree == 3
+    assert flipped.suspect is not None
+    assert flipped.suspect.register == "R6"
+    assert len(solved) <= 1 + 2
 
 
 def test_a_value_that_one_register_alone_carries_is_marked() -> None:
