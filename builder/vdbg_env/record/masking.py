@@ -12,7 +12,6 @@ import gzip
 import json
 import lzma
 import os
-import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,12 +24,11 @@ import lz4.frame
 import zstandard
 
 from vdbg_env.common.files import ZSTD
-from vdbg_env.record.redactor import OVERLAP, Pseudonyms, Redactor, SecretFinder, finder_of
+from vdbg_env.record.redactor import OVERLAP, TOKEN_END, Pseudonyms, Redactor, SecretFinder, finder_of
 from vdbg_env.record.run_directory import replacement
 
 LIMIT = 256 << 20  # bytes of one file that are expanded: a core without device memory is far smaller
 _LONGEST_NAME = 256  # bytes of a host's name or an address, with the bytes around it
-_TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 _CHUNK = 1 << 18
 _MOST_HELD = 1 << 20  # bytes that are read ahead of what is written: a redactor holds back fewer, or drops them
 # Bytes of a JSON document that is redacted by its values, which takes ten times as much memory, and a second.
@@ -110,7 +108,7 @@ def _next_data(descriptor: int, at: int, size: int) -> int:
 def _mask_to_end(descriptor: int, at: int) -> int:
     """Mask the rest of a secret that was longer than the window, and return the offset behind it."""
     while data := os.pread(descriptor, OVERLAP, at):
-        found = _TOKEN_END.search(data)
+        found = TOKEN_END.search(data)
         end = found.start() if found else len(data)
         os.pwrite(descriptor, b"*" * end, at)
         at += end

@@ -474,7 +474,7 @@ def _merged(spans: list[Span]) -> list[Span]:
 
 LINE_LIMIT = 64 << 10  # bytes of one line that are held back until its end
 _AT_ONCE = 1 << 18  # bytes that are searched at once: a text may be nothing but secrets
-_TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
+TOKEN_END = re.compile(rb"[\s\"'`,;&<>(){}\[\]]")
 _PEM_END = re.compile(rb"-----END [A-Z ]{0,30}PRIVATE KEY-----|(?<=\n)(?=[^A-Za-z0-9+/=\r\n-])")
 _NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
 _BACKSLASHES = re.compile(rb"(?<!\\)\\(?:\\\\)*\Z")  # an odd number: the next byte belongs to them
@@ -659,7 +659,7 @@ class StreamRedactor:
             if span.context < cut < span.end or (span.context < cut and span.end == len(head)):
                 cut = span.end
                 if cut == len(head):
-                    self._until, self._swallowed = _PEM_END if span.kind == "private-key" else _TOKEN_END, 0
+                    self._until, self._swallowed = _PEM_END if span.kind == "private-key" else TOKEN_END, 0
         return cut
 
     def _after_swallowing(self, data: bytes, until: re.Pattern[bytes]) -> bytes:
@@ -668,7 +668,7 @@ class StreamRedactor:
         if found:
             self._until = None
             return data[found.end() :] if found[0].startswith(b"-----") else data[found.start() :]
-        if until is _TOKEN_END:
+        if until is TOKEN_END:
             return b""
         self._swallowed += len(data)
         if self._swallowed > _PEM_LIMIT:

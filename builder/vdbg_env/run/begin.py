@@ -35,7 +35,7 @@ from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, gpu_probe, hang_tools
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement
-from vdbg_env.run.stale import installed_versions, workload_libraries, workload_python
+from vdbg_env.run.stale import RUNTIMES, installed_versions, workload_libraries, workload_python
 from vdbg_env.runbook import workload
 from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import SYNTHETIC, TOOLS, Runbook, duration_s
@@ -387,10 +387,6 @@ def _agrees(asked: PlacementRequest, recorded: PlacementRequest) -> bool:
 # What is known of the place where a run's steps will run, before the first one starts.
 
 
-# The CUDA runtime that PyTorch's wheels bring, by the names it has had, the newest first.
-_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
-
-
 def gather_facts(
     request: RunbookRequest, place: StepPlace, runbook: Runbook, argv: tuple[str, ...], *, interactive: bool
 ) -> Facts:
@@ -428,14 +424,14 @@ def _versions(programs: ProgramRunner, argv: tuple[str, ...], *, here: bool) -> 
     """Return what the workload's Python has installed; nothing where it cannot be asked."""
     python = workload_python(programs, argv, here=here)
     try:
-        return installed_versions(programs, python, ("vllm", "torch", *_RUNTIMES)) if python else {}
+        return installed_versions(programs, python, ("vllm", "torch", *RUNTIMES)) if python else {}
     except HostNotAble:
         return {}
 
 
 def _cuda(programs: ProgramRunner, versions: Mapping[str, str]) -> str | None:
     """Return the release of CUDA the workload runs with: of the runtime its Python brings, else of the toolkit here."""
-    brought = next((versions[name] for name in _RUNTIMES if name in versions), None)
+    brought = next((versions[name] for name in RUNTIMES if name in versions), None)
     if brought:
         return ".".join(brought.split(".")[:2])
     return toolkit_release(programs)

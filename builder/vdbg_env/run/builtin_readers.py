@@ -392,8 +392,9 @@ def _results(verdict: Triage) -> dict[str, ResultValue]:
 
 
 _STREAMS = ("stdout", "stderr")
-_HEAD = b"Traceback (most recent call last)"
-_MOST_LINES, _FIRST = 5000, 500
+_TRACEBACK = b"Traceback (most recent call last)"
+_LINES_OF_ONE = 5000  # of one traceback, with what other processes print between them
+_FIRST = 500
 _FIRST_DEATHS = 3  # named
 
 
@@ -470,7 +471,7 @@ def _decided(context: BuiltinContext, line: LogLine, at: str) -> dict[str, Resul
     results: dict[str, ResultValue] = {"decided_by": line.text, "decided_at": at}
     given = {"process": line.process, "pid": line.pid, "rank": line.rank, "time": line.stamp or line.container}
     results |= {f"decided_{name}": value for name, value in given.items() if value is not None}
-    if found := traceback_of(line, read_tracebacks(context.lines_after(_HEAD, _MOST_LINES))):
+    if found := traceback_of(line, read_tracebacks(context.lines_after(_TRACEBACK, _LINES_OF_ONE))):
         results["traceback"] = [str(frame) for frame in found.frames]
     first = next((seen for seen in islice(context.lines(), _FIRST) if seen.stamp), None)
     if first and (uptime := seconds_between(first, line)):
@@ -516,7 +517,7 @@ def _lines(context: BuiltinContext) -> Iterator[str]:
 # `builtin/nccl-ras@v1`: what NCCL's own RAS service said when a hang was judged; a real one was never met.
 
 
-_FILE, _MARK = "hang.txt", b"nccl-ras: {"
+_MARK = b"nccl-ras: {"
 
 
 @builtin(
@@ -530,7 +531,7 @@ _FILE, _MARK = "hang.txt", b"nccl-ras: {"
 def nccl_ras(context: BuiltinContext) -> BuiltinResult:
     """Read the last attempt; the answer of a service that belongs to other processes is left out."""
     for seen in reversed(context.observations):
-        path = context.files.inside(f"{seen.directory}/{_FILE}")
+        path = context.files.inside(f"{seen.directory}/{HANG_FILE}")
         ours = set(parse_host_stacks(context.text_lines(path)).processes)
         for line in context.files.lines(path, _MARK):
             try:
@@ -568,9 +569,8 @@ def _told_of_ras(answer: RasAnswer) -> BuiltinResult:
 # `builtin/python-traceback@v1`: the process that failed, by its traceback, or by how and where it died.
 
 
-_TRACEBACK, _FATAL = b"Traceback (most recent call last)", b"Fatal Python error: "
+_FATAL = b"Fatal Python error: "
 _OF_OTHERS = {"died", "stack", "frame", "source"}  # what is not of a process that printed why it ended itself
-_LINES_OF_FATAL = 5000  # of one traceback, with what other processes print between them
 
 
 @builtin(
@@ -614,7 +614,7 @@ def read_failure(context: RecordedOutput) -> BuiltinResult:
         if frame := found.own_frame:
             results |= {"frame": frame.function or "", "source": str(frame)}
     # Of several processes the first that crashed, in the rank that failed first; the others lost their peer.
-    crashes = (error for rank in ranks for error in read_fatal_errors(rank.lines_after(_FATAL, _LINES_OF_FATAL)))
+    crashes = (error for rank in ranks for error in read_fatal_errors(rank.lines_after(_FATAL, _LINES_OF_ONE)))
     if fatal := next(crashes, None):
         results["signal"] = fatal.error
         results["crashed_stack"] = [str(frame) for frame in fatal.frames]
@@ -662,7 +662,7 @@ def _raised(ranks: Sequence[RecordedOutput]) -> list[Traceback]:
     """Return the tracebacks of the first of `ranks` that raised one itself, else those of the last, which is all."""
     raised: list[Traceback] = []
     for rank in ranks:
-        raised = list(read_tracebacks(rank.lines_after(_TRACEBACK, _LINES_OF_FATAL)))
+        raised = list(read_tracebacks(rank.lines_after(_TRACEBACK, _LINES_OF_ONE)))
         if firsthand(raised):
             break
     return raised

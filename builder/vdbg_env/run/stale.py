@@ -120,7 +120,8 @@ def _interpreter(programs: ProgramRunner, word: str, *, here: bool) -> str | Non
 # Check whether driver, toolkit, torch and vLLM fit one another, by the dated compatibility tables.
 
 
-RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")  # PyTorch's own CUDA, as its wheels bring it
+# The CUDA runtime that PyTorch's wheels bring, by the names it has had, the newest first.
+RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 
 
 @dataclass(frozen=True, kw_only=True)

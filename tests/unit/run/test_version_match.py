@@ -46,10 +46,11 @@ def test_torchs_cuda_is_that_of_its_runtime_where_its_version_does_not_say() -> 
     assert Versions(torch="2.14.0").torch_cuda is None
 
 
-def test_collect_env_tells_it_with_the_toolkit_at_hand(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", ["nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13"])
+def test_collect_env_tells_it_with_the_toolkit_at_hand(tmp_path: Path, runtime: str) -> None:
     programs = Programs(
         {
-            "python3": '{"vllm": "0.33.0", "torch": "2.14.0", "nvidia-cuda-runtime": "13.0.96"}',
+            "python3": f'{{"vllm": "0.33.0", "torch": "2.14.0", "{runtime}": "13.0.96"}}',
             "nvcc": "Cuda compilation tools, release 12.4, V12.4.131",
         }
     )
