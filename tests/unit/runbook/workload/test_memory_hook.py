@@ -133,7 +133,7 @@ def test_the_user_s_own_sitecustomize_runs_too_and_its_errors_are_shown(folder: 
     own.write_text("import sys; sys.own = 'ran'\n")
     ran = run(folder, "import sys, sitecustomize; print(sys.own, sitecustomize.__file__)")
     assert ran.stdout == f"ran {own}\n"
-    own.write_text("raise ValueError('its own')\n")
+    own.write_text("raise ValueError('its own error')\n")  # of another length: bytecode is told by length and second
     assert "ValueError: its own" in run(folder, "pass").stderr
 
 
