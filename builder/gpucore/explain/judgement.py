@@ -92,9 +92,7 @@ def _loaded(address: Address) -> Iterator[Atom]:
 
 def _of_loads(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
     for a in _loaded(address):
-        low = a.args[0] if isinstance(a.args[0], Atom) else a
-        n = low.args[0]
-        value = numbers.fact(of(a)) if isinstance(n, int) and numbers.ran(n) else None
+        value = numbers.fact(of(a)) if numbers.met(a) else None
         if value is None:
             continue
         known = (_PLACEHOLDERS_64 if a.bits == 64 else _PLACEHOLDERS).get(value)

@@ -187,9 +187,9 @@ class Numbers:
     ) -> None:  # fmt: skip
         """Solve for what a snapshot has; with `whole`, again without the register `but` and with its equations.
 
-        `likely` counts too what is likely and not certain,
-        which may confirm a number and never gives one: threads that load from one address get one value, and those
-        that stand together are in the same turn of a loop, and local and shared memory still have what was loaded.
+        `likely` counts too what is likely and not certain, which may confirm a number and never gives one: threads that
+        load from one address get one value, those that stand together are in the same turn of a loop, and local and
+        shared memory still have what was loaded.
         """
         self.address, self.snapshot, self._but, self._likely = address, snapshot, but, likely
         self._whole = whole
@@ -447,6 +447,12 @@ class Numbers:
         always = n < own if there == here else code.dominates(there, here)
         return (always and code.instructions[n].guard is None) or n in self._loads_of_address()
 
+    def met(self, a: Atom) -> bool:
+        """Say whether a leaf is a value of what the thread ran: a load on a side that was not taken is none."""
+        low = a.args[0] if a.kind == "wide" else a
+        n = low.args[0] if isinstance(low, Atom) and low.kind == "load" else None
+        return not isinstance(n, int) or self.ran(n)
+
     def _loads_of_address(self) -> set[int]:
         found = self._loads.get(self.chosen)
         if found is not None:
@@ -701,9 +707,9 @@ class Numbers:
         """Give each thread what another one loaded from the same address; says whether that told anything new."""
         loaded = {
             (a, at): value
-            for state in self._states
+            for state, values in [(state, self._evaluate(state)) for state in self._states]
             for a, value in state.known.items()
-            if a.kind == "load" and (at := self._loaded_at(a, state)) is not None
+            if a.kind == "load" and (at := self._loaded_at(a, values)) is not None
         }
         new = self._lend_turn()
         for k, a, value, _, _ in list(self._in_memory()):
@@ -712,7 +718,7 @@ class Numbers:
                 new = True
         for state in self._states:
             for a in dict.fromkeys(a for a, _ in loaded):
-                at = None if a in state.known else self._loaded_at(a, state)
+                at = None if a in state.known else self._loaded_at(a, self._evaluate(state))
                 if at is not None and (a, at) in loaded:
                     state.known[a], state.how[a], new = loaded[a, at], "solved", True
         return new
@@ -776,12 +782,12 @@ class Numbers:
                 return False
         return True
 
-    def _loaded_at(self, a: Atom, state: _State) -> int | None:
-        """Return the address that a thread loaded a value from; None where it is not known, or no plain load."""
+    def _loaded_at(self, a: Atom, values: Values) -> int | None:
+        """Return the address that a value was loaded from; None where it is not known, or no plain load."""
         n = a.args[0]
         assert isinstance(n, int)
         source = self._source(n)
-        return None if source is None else _value_or_none(source[0], self._evaluate(state))
+        return None if source is None else _value_or_none(source[0], values)
 
     def _solve_once(self, state: _State) -> bool:
         values = self._evaluate(state)
@@ -987,7 +993,7 @@ class Numbers:
         """Return the ways in which values follow from registers and from other values."""
         found: list[_Way] = []
         for k, state in enumerate(self._states):
-            known = self._known_of(self._states[k])
+            known = self._known_of(state)
             equations: dict[tuple[Atom, ...], list[tuple[tuple[Resource, ...], Poly, int]]] = {}
             for held in self._held(state):
                 for wanted in self._to_solve(held[1], known, state):
@@ -1039,10 +1045,10 @@ class Numbers:
         found: list[_Way] = []
         loaded: dict[tuple[Atom, int, int], list[tuple[int, list[_Key]]]] = {}
         for k, state in enumerate(self._states):
+            values = _Traced(self._known_of(state))
             for a, value in state.known.items():
-                source = self._source(a.args[0]) if a.kind == "load" and isinstance(a.args[0], int) else None
-                values = _Traced(self._known_of(self._states[k]))
-                at = None if source is None else _value_or_none(source[0], values)
+                values.met = set()
+                at = self._loaded_at(a, values) if a.kind == "load" else None
                 if at is not None:
                     keys = [self._key(k, x) for x in values.met]
                     loaded.setdefault((a, at, value), []).append((k, keys))

@@ -215,18 +215,14 @@ def _lines_of_numbers(why: Why) -> list[str]:
 def values_of_leaves(why: Why) -> list[tuple[Atom, int | None]]:
     """Return the leaves of the formula that an address depends on, with their values; dimensions are left out."""
     found: dict[Atom, int | None] = {}
-    for a in why.address.formula.atoms() if why.numbers is not None else ():
+    numbers = why.numbers
+    if numbers is None:
+        return []
+    for a in why.address.formula.atoms():
         for x in _named_leaves(a):
             if x is not (why.address.base.value if why.address.base else None):
-                found[x] = why.value(of(x)) if _was_met(why, x) else None
+                found[x] = why.value(of(x)) if numbers.met(x) else None
     return list(found.items())
-
-
-def _was_met(why: Why, a: Atom) -> bool:
-    """Say whether a leaf is a value of what the thread ran: a load on a side that was not taken is none."""
-    low = a.args[0] if a.kind == "wide" else a
-    n = low.args[0] if isinstance(low, Atom) and low.kind == "load" else None
-    return not isinstance(n, int) or why.numbers is None or why.numbers.ran(n)
 
 
 def _launch_lines(why: Why, words: Words) -> list[str]:
