@@ -568,20 +568,13 @@ def _kernel_log(
     programs: ProgramRunner, began_s: float, notes: list[str], owner: OwnerOf, ours: frozenset[int] | None
 ) -> tuple[dict[str, ResultValue], tuple[Finding, ...]]:
     """Read the kernel's ring buffer; inside a container it is usually closed, and that is no clean bill."""
-    program = programs.which("dmesg")
-    if program is None:
-        notes.append("dmesg was not found: Xid lines were not looked for")
-        return {}, ()
     try:
-        done = programs.run([program], timeout_s=30)
+        text = _ring_buffer(programs, timeout_s=30)
     except HostNotAble as error:
         notes.append(error.what)
         return {}, ()
-    if done.code != 0:
-        notes.append("the kernel log may not be read here: look for Xid lines on the host (dmesg | grep Xid)")
-        return {}, ()
     # Those of the step's own cgroup are known by its counters.
-    earlier, log = (parse_kernel_log(text).of_the_machine for text in split_at(done.stdout, began_s))
+    earlier, log = (parse_kernel_log(part).of_the_machine for part in split_at(text, began_s))
     notes += _not_of_this_run(earlier)
     lasting = tuple(x for x in earlier.xids if not _of_a_program(x))
     foreign = [x for x in log.xids if ours is not None and _of_another(x, ours)]
@@ -591,6 +584,17 @@ def _kernel_log(
     return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(
         whole, owner, numbers_known=ours is not None
     )
+
+
+def _ring_buffer(programs: ProgramRunner, timeout_s: float) -> str:
+    """Return the kernel's log; raises HostNotAble, with the reason, where it cannot be read."""
+    program = programs.which("dmesg")
+    if program is None:
+        raise HostNotAble("dmesg was not found: Xid lines were not looked for")
+    done = programs.run([program], timeout_s=timeout_s)
+    if done.code != 0:
+        raise HostNotAble("the kernel log may not be read here: look for Xid lines on the host (dmesg | grep Xid)")
+    return done.stdout
 
 
 @builtin(
@@ -603,14 +607,14 @@ def _kernel_log(
 )
 def own_xids(context: BuiltinContext) -> BuiltinResult:
     """Look for what only the driver reports: a store that fails as its program ends leaves no core and no error."""
-    ours, program = _pids_of_run(context.run_directory), context.programs.which("dmesg")
-    if not ours or program is None:
+    ours = _pids_of_run(context.run_directory)
+    if not ours:
         return BuiltinResult()
     try:
-        done = context.programs.run([program], timeout_s=10)
+        text = _ring_buffer(context.programs, timeout_s=10)
     except HostNotAble:
         return BuiltinResult()
-    log = parse_kernel_log(split_at(done.stdout, context.began_s)[1])
+    log = parse_kernel_log(split_at(text, context.began_s)[1])
     own = tuple(xid for xid in log.xids if xid.pid in ours)
     maps = maps_of_run(context.run_directory)
     found = kernel_log_findings(KernelLog(xids=own), lambda xid: owner_of_fault(xid, maps))

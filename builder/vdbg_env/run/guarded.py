@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,19 +162,17 @@ class Guarded:
 
     def lost(self) -> str:
         """Return why output was lost on its way, as on a full disk below a redirection; empty where all arrived."""
-        try:
-            output = read_document(self._directory / control_files.ENDED)["output"]
-            return "; ".join(f"{name}: {stream['lost']}" for name, stream in output.items() if "lost" in stream)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return ""
+        return self._of_streams(lambda stream: stream.get("lost"))
 
     def unrecorded(self) -> str:
         """Return how much of the output is not in the record, and so cannot be read; empty where all of it is."""
+        return self._of_streams(lambda stream: stream["dropped"] and f"{stream['dropped']} of {stream['bytes']} bytes")
+
+    def _of_streams(self, tell: Callable[[dict[str, Any]], object]) -> str:
+        """Return what there is to tell of each stream by its name; empty where the record has no end."""
         try:
             output = read_document(self._directory / control_files.ENDED)["output"]
-            return "; ".join(
-                f"{n}: {one['dropped']} of {one['bytes']} bytes" for n, one in output.items() if one["dropped"]
-            )
+            return "; ".join(f"{name}: {said}" for name, stream in output.items() if (said := tell(stream)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return ""
 

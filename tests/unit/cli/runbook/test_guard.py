@@ -57,6 +57,21 @@ def guarded(folder: Path, code: str, *flags: str, **more: str) -> Guarded:
     return Guarded(done.returncode, done.stdout, b"\n".join(own) if said else done.stderr, said)
 
 
+def ended_by_sigterm(folder: Path, code: str, *flags: str) -> tuple[int, bytes]:
+    """Guard a Python program, end it by SIGTERM once it has made a file `ready`; returns status and standard error."""
+    with subprocess.Popen(
+        guard_command(sys.executable, "-c", code, flags=flags),
+        env=environment(folder), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as guard:  # fmt: skip
+        until = time.monotonic() + patience(20)
+        while not (folder / "ready").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        guard.send_signal(signal.SIGTERM)
+        _, stderr = guard.communicate(timeout=patience(30))
+    return guard.returncode, stderr
+
+
 def the_run(folder: Path) -> Path:
     (run,) = (folder / "runs").glob("*-guard-*")
     return run
@@ -264,17 +279,8 @@ def test_what_python_raises_for_a_stop_from_outside_is_no_failure(
     tmp_path: Path, handler: str, before: str, is_failure: bool
 ) -> None:
     code = RAISES.format(handler=handler, before=before)
-    with subprocess.Popen(
-        guard_command(sys.executable, "-c", code, flags=("--hook", "touch hooked")),
-        env=environment(tmp_path), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    ) as guard:  # fmt: skip
-        until = time.monotonic() + patience(20)
-        while not (tmp_path / "ready").exists():
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        guard.send_signal(signal.SIGTERM)
-        _, stderr = guard.communicate(timeout=patience(30))
-    assert guard.returncode == 1, "the command's own status"
+    status, stderr = ended_by_sigterm(tmp_path, code, "--hook", "touch hooked")
+    assert status == 1, "the command's own status"
     assert (b"vdbg-env/guard" in stderr) is (tmp_path / "hooked").exists() is is_failure
     report = json.loads((the_run(tmp_path) / "report.json").read_text())
     assert (report["verdict"], report["fingerprint"] is None) == (("failed", False) if is_failure else ("passed", True))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.memory_cgroup import memory_cgroup
 from tests.support.patience import patience
-from tests.unit.cli.runbook.test_guard import environment, guard_command, guarded, the_run
+from tests.unit.cli.runbook.test_guard import ended_by_sigterm, environment, guard_command, guarded, the_run
 from tests.unit.evidence.test_flight_recorder import BOTH, dump, entry
 
 DATA = Path(__file__).parents[3] / "data"
@@ -31,18 +31,10 @@ time.sleep(600)
 
 def stopped(folder: Path, does: str) -> tuple[int, dict[str, Any] | None, dict[str, Any]]:
     """Have a guarded program do something and then wait, end it by SIGTERM; returns status, the line, the report."""
-    with subprocess.Popen(
-        guard_command(sys.executable, "-c", PRINTS.format(does=does)),
-        env=environment(folder), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    ) as guard:  # fmt: skip
-        until = time.monotonic() + patience(20)
-        while not (folder / "ready").exists():
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        guard.send_signal(signal.SIGTERM)
-        last = guard.communicate(timeout=patience(30))[1].rstrip().rpartition(b"\n")[2]
+    status, stderr = ended_by_sigterm(folder, PRINTS.format(does=does))
+    last = stderr.rstrip().rpartition(b"\n")[2]
     said = json.loads(last) if last.startswith(b'{"schema": "vdbg-env/guard') else None
-    return guard.returncode, said, json.loads((the_run(folder) / "report.json").read_bytes())
+    return status, said, json.loads((the_run(folder) / "report.json").read_bytes())
 
 
 def prints(path: Path) -> str:
