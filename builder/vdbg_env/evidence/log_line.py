@@ -43,7 +43,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _WRAPPING = re.compile(
-    rf"({_ISO}) (?:(?:stdout|stderr) [FP] )?"  # of CRI
+    # Of CRI; of a journal with `-o short-iso` and of rsyslog: host and program, which has its number or is the kernel.
+    rf"({_ISO}) (?:(?:stdout|stderr) [FP] |[\w.-]{{1,255}} (?:[\w./@-]{{1,255}}\[\d{{1,10}}\]|kernel): )?"
     r"|([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) \S{1,255} [^\s:\[]{1,255}(?:\[\d{1,10}\])?: "  # a journal
     rf"|(\d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) |\[({_ISO})\] "  # the second of Buildkite
     r"|(?P<label>\[(?:pod|container)/[^\]\s]{1,512}\]|[A-Za-z0-9][\w.-]{0,127} {1,40}\|) "  # kubectl, Compose

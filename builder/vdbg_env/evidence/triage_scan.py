@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from vdbg_env.evidence.finding import HowKnown
-from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, rank_of_file, unwrap
+from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, rank_of_file, rank_of_process, unwrap
 from vdbg_env.evidence.triage_rules import Rule, RuleBook, which_of
 
 BLOCK = 512 << 10  # a block ends with the first line that ends after so many bytes
@@ -632,7 +632,10 @@ class LogClassifier:
     def _sighting(self, rule: Rule, groups: Mapping[str, str], candidate: Candidate, line: LogLine) -> Sighting:
         kernel = groups.get("kernel") or groups.get("new")
         text = _excerpt(line.text, rule)
+        died = groups.get("process", rule.process)
         rank = int(groups["rank"]) if "rank" in groups else line.rank
+        if "rank" not in groups and died and "Worker" in died:  # the line is of the engine that misses it
+            rank = rank_of_process(died)
         if begun := _OWN_RANK.match(line.mark):
             self._said.add(int(begun[1]))
         failure = self.book.classes[rule.failure] if rule.failure else None
@@ -648,7 +651,7 @@ class LogClassifier:
             process=line.process,
             writer=line.writer,
             label=line.label,
-            died=groups.get("process", rule.process),
+            died=died,
             rank=self._rank if rank is None else rank,
             stamp=line.container or line.stamp,
             kernel=kernel,

@@ -54,6 +54,7 @@ WRAPPINGS: dict[str, Callable[[Lines], Lines]] = {
     "slash-stamps": counted("2026/11/03 {h:02}:{m:02}:{s:02} "),
     "kubectl": each(b"[pod/vllm-0/server] "),
     "journald": counted("Nov 03 {h:02}:{m:02}:{s:02} node-1 vllm[4711]: "),
+    "journald-short-iso": counted("2026-11-03T{h:02}:{m:02}:{s:02}+0000 node-1 vllm[4711]: "),
     "four-ranks": mixed,
     "four-ranks-far-apart": lambda lines: mixed(lines, 300),
     "four-ranks-coloured-in-kubectl": lambda lines: each(b"[pod/vllm-0/server] \x1b[36m", b"\x1b[0m")(mixed(lines)),

@@ -195,3 +195,11 @@ def test_the_rank_that_all_lines_of_a_file_say_is_truer_than_its_name() -> None:
     other = b"[rank4]: RuntimeError: CUDA error: an illegal memory access was encountered\n"
     several = fault.partition("\n")[0].encode() + b"\n" + own[own.index(b"[rank") :] + other
     assert judged({"node1/rank3.log": several}).rank == 3
+
+
+def test_the_rank_of_a_worker_that_died_is_its_own_not_that_of_the_engine_that_misses_it() -> None:
+    line = "(EngineCore_DP0 pid=241) ERROR 11-27 03:11:20 [multiproc_executor.py:230] "
+    verdict = triage_bytes(
+        f"{line}Worker proc VllmWorker-3 died unexpectedly (exit code: -9), shutting down.\n".encode()
+    )
+    assert (verdict.process, verdict.rank) == ("VllmWorker-3", 3)
