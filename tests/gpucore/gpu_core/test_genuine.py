@@ -7,7 +7,7 @@ import pytest
 
 from gpucore.code_map import CodeMap
 from gpucore.core import DecodedCore, Fault, Scope, decode_core
-from gpucore.core_layout import generation_flags
+from gpucore.core_layout import GpuException, generation_flags
 from gpucore.core_reader import CoreSections
 from gpucore.dwarf import Place
 from gpucore.explain import Program, explain_hang, why_text
@@ -115,6 +115,18 @@ def test_a_full_stack_is_an_address_out_of_range() -> None:
     assert (fault.exception.code, fault.threads) == (5, 1)
     assert fault.location and fault.location.function and "deep" in fault.location.function.name
     assert fault.exception.meaning and "a stack that is full" in fault.exception.meaning
+
+
+def test_the_text_of_an_assert_is_looked_for_where_cuda_writes_it() -> None:
+    (fault,) = genuine("asserted").faults
+    assert fault.exception.meaning and fault.exception.meaning.endswith("the program's standard error")
+
+
+def test_an_h100_calls_misuse_of_an_mbarrier_an_illegal_instruction_and_a_wild_pointer_out_of_range() -> None:
+    """As it did for mbarriers that were uninitialised, misaligned or given too much, and for 0xdeadbeefdeadbee0."""
+    illegal, out_of_range = GpuException(code=4).meaning, GpuException(code=5).meaning
+    assert illegal and "mbarrier" in illegal and "tensor map" in illegal
+    assert out_of_range and "a pointer that no memory has" in out_of_range
 
 
 def test_lanes_that_wait_for_others_of_their_warp_do_not_run() -> None:
