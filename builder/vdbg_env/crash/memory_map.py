@@ -29,6 +29,7 @@ _MOST_NAMED: Final = 4  # other tensors at the same address
 _UNUSED: Final = frozenset({"free", "unlisted"})
 _STRIDE: Final = 256  # regions that are passed over at once
 _ADDRESSES: Final = 1 << 64
+_INDEXED: Final = 48  # bits of an address: what is beyond them was not reached by an index
 _PAGE: Final = 1 << 16  # bytes from address 0 on that nothing is ever mapped to
 _NEAR: Final = 1 << 30  # bytes; what is farther from everything was not reached by running past an end
 _LAYER: Final = re.compile(r"(?:^|\.)(?:layers?|blocks|h)\.(\d{1,6})(?:\.|$)")
@@ -210,14 +211,21 @@ class Owner:
             case "freed":
                 return f"inside {what}{self._freed_words()}"
             case "past-the-end" | "before-the-start":
-                side = "past the end" if self.where == "past-the-end" else "before the start"
                 guess = " (the nearest memory: what the access was meant for is not known)"
-                far = f"{self.distance:,} bytes" + (f" ({size_text(self.distance)})" if self.distance > _NEAR else "")
-                return f"{far} {side} of {what}{guess if self.how_known == 'nearest' else landed}"
+                return f"{self._far(region)} {what}{guess if self.how_known == 'nearest' else landed}"
+            case "one-bit" if self.how_known == "base-argument" and self.bit is not None and self.bit < _INDEXED:
+                # An index of a power of two, or -1 times one, looks the same: what is certain comes first.
+                whose = region.words(self.index)
+                return f"{self._far(region)} {whose}, or one bit (bit {self.bit}) away from it{self._place_words()}"
             case "one-bit":
                 return f"one bit (bit {self.bit}) away from {what}"
             case _:
                 return f"in {what}"
+
+    def _far(self, region: Region) -> str:
+        side = "past the end" if self.address >= region.address else "before the start"
+        size = f" ({size_text(self.distance)})" if self.distance > _NEAR else ""
+        return f"{self.distance:,} bytes{size} {side} of"
 
     def _place_words(self) -> str:
         layout = self.region.layout if self.region else None

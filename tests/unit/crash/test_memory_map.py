@@ -58,6 +58,9 @@ CORES = Path(__file__).parents[2] / "data" / "cores"
          "slot 0, element 0"),
         (KEYS ^ 1 << 44, SLOTS, "before-the-start",
          "17,591,917,608,960 bytes (16.0 TiB) before the start of the buffer input_batch.block_table.slot_mapping"),
+        (KEYS + 8 - (1 << 37), KEYS, "one-bit",
+         "137,438,953,464 bytes (128.0 GiB) before the start of the key cache of layer 17 "
+         "(model.layers.17.self_attn.attn), or one bit (bit 37) away from it: block 0, head 0, slot 0, element 4"),
         (KEYS + 8 ^ 1 << 62, KEYS, "one-bit",
          "one bit (bit 62) away from the key cache of layer 17 (model.layers.17.self_attn.attn): block 0, head 0, "
          "slot 0, element 4"),
