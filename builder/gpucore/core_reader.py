@@ -671,7 +671,7 @@ class _Reader:
             self._cut += 1
             self._note(f"truncated: the file ends at {len(self._elf.data):#x}, before its last sections")
         if not devices:
-            self._damage.append("no device table: nothing of threads can be told")
+            self._damage.append("no device table: nothing is known of threads")
         for device in devices:
             claimed, have = device.row.sms, len(device.sms)
             if claimed and not have:

@@ -94,7 +94,7 @@ def takes(*, option: type[click.Option] | None = None, **groups: type) -> Callab
 
 
 def takes_some(group: type, names: Sequence[str]) -> Callable[[Function], Function]:
-    """Give a command these of the options that a dataclass declares, in this order, each as a value of its own."""
+    """Give a command these of the options that a dataclass declares, in this order, each as a separate value."""
     declared = dict(zip((one.name for one in fields(group)), options_of(group), strict=True))
     return with_options(*(declared[name] for name in names))
 

@@ -277,7 +277,7 @@ def _syntax_complaint(error: yaml.MarkedYAMLError, name: str, lines: Sequence[st
     what = error.problem or "not YAML"
     if "\t" in excerpt[: len(excerpt) - len(excerpt.lstrip())]:
         what = "a tab is used for indentation; YAML allows blanks only"
-    elif what == "exceeded maximum nesting depth":  # libyaml 0.2.6 has a limit of its own, and reads ahead to it
+    elif what == "exceeded maximum nesting depth":  # libyaml 0.2.6 has its own limit, and reads ahead to it
         what = f"nested deeper than {MAX_DEPTH} levels"
     elif error.context:
         what = f"{what} ({error.context})"
