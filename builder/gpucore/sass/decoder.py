@@ -23,6 +23,7 @@ from gpucore.errors import UnreadableBinary
 from gpucore.sass import encodings as table
 from gpucore.sass.model import (
     HARDWIRED,
+    OCTETS,
     RZ,
     WORD,
     Barrier,
@@ -36,8 +37,8 @@ from gpucore.sass.model import (
     RegisterOperand,
     SpecialRegister,
     Target,
+    access_count,
 )
-from gpucore.sass.opcodes import access_count
 
 Decoded = tuple[tuple[str, ...], tuple[RegisterOperand, ...], tuple[Operand, ...]]
 Handler = Callable[[str, int, int, int], Decoded | None]
@@ -601,7 +602,7 @@ class _Decoder:
             return None
         if (load and not high >> 8 & 1) or (not load and ahead):
             return None
-        named = (table.POLICIES[policy], table.OCTETS[reach], table.AHEAD[ahead], "256")
+        named = (table.POLICIES[policy], OCTETS[reach], table.AHEAD[ahead], "256")
         offset = _signed(low >> 40 & 0x1FFFF, 17) * 32
         number = low >> 32 & 0xFF if load else high & 0xFF
         address = self._address(low, high, number, True, offset)

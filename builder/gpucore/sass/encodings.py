@@ -22,7 +22,6 @@ VOTES: Final = ("ALL", "ANY", "EQ")
 SHUFFLES: Final = ("IDX", "UP", "DOWN", "BFLY")
 BRANCHES: Final = ("", "U", "DIV", "CONV")
 SIZES: Final = ("U8", "S8", "U16", "S16", "", "64", "128")
-OCTETS: Final = ("EFL2", "ENL2", "ELL2")
 POLICIES: Final = ("EF", "", "EL", "LU", "EU", "NA")
 AHEAD: Final = ("", "LTC64B", "LTC128B", "LTC256B")
 SCOPES: Final[dict[int, tuple[str, ...]]] = {

@@ -20,6 +20,11 @@ Known = Literal["all", "writes", "nothing"]
 HARDWIRED: Final = -1
 WORD: Final = 16  # bytes of an instruction on every architecture from sm_70
 
+OCTETS: Final = ("EFL2", "ENL2", "ELL2")
+"""Modifiers of an access of 32 bytes, which names two ranges of four registers."""
+ATOMICS: Final = frozenset({"ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDS"})
+_SIZES: Final = {"64": 2, "96": 3, "128": 4, "256": 8}
+
 
 class Register(NamedTuple):
     """One register of 32 bits, or one predicate; a wide value is several consecutive ones, lowest word first."""
@@ -273,6 +278,16 @@ def uses(instruction: Instruction) -> tuple[Register, ...] | None:
     for operand in instruction.sources:
         found += _read_by(operand)
     return tuple(found)
+
+
+def access_count(opcode: str, modifiers: tuple[str, ...]) -> int:
+    """Return how many registers a load, store or atomic moves."""
+    if opcode in ATOMICS and "F64" in modifiers:
+        return 2
+    found = [_SIZES[m] for m in modifiers if m in _SIZES]
+    if not set(modifiers).isdisjoint(OCTETS):
+        return 4
+    return found[-1] if found else 2 if opcode in ATOMICS and {"S64", "U64"} & set(modifiers) else 1
 
 
 def _read_by(operand: Operand) -> Iterator[Register]:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpucore.errors import UnreadableBinary
 from gpucore.sass.model import (
+    ATOMICS,
     HARDWIRED,
+    OCTETS,
     WORD,
     Barrier,
     Constant,
     Immediate,
     Instruction,
+    Known,
     Memory,
     Operand,
     Register,
@@ -29,8 +32,8 @@ from gpucore.sass.model import (
     SpecialRegister,
     Target,
     Unread,
+    access_count,
 )
-from gpucore.sass.opcodes import OCTETS, SHAPES, UNKNOWN, read_count, written_count
 
 # A bracket may follow a register without a comma: "R4[R5.X4]", "R8desc[UR8][R14.64]".
 _NO_COMMA: Final = re.compile(r"\b(U?[RP](?:\d+|[ZT])(?:\.\w+?)*)(?=(?:[a-z]+)?\[)")
@@ -89,7 +92,7 @@ def _instruction(offset: int, row: Mapping[str, str]) -> Instruction:
     tokens = [token for token in tokens if token and token not in guards]
     guarded = row.get("predicate") or next(iter(guards), "")
     guard = _register(guarded.lstrip("@"), 1) if guarded else None
-    shape = SHAPES.get(opcode, UNKNOWN)
+    shape = _SHAPES.get(opcode, _UNKNOWN)
     if shape.known == "nothing":
         return Instruction(offset, opcode, modifiers, guard=guard, known="nothing")
     split = _destinations(opcode, modifiers, tokens)
@@ -109,7 +112,7 @@ def _meaningful(opcode: str, modifiers: tuple[str, ...]) -> tuple[str, ...]:
 
 def _destinations(opcode: str, modifiers: tuple[str, ...], tokens: list[str]) -> int:
     """Return how many of the first operands are written."""
-    shape = SHAPES[opcode]
+    shape = _SHAPES[opcode]
     if opcode in ("VOTE", "VOTEU"):
         return len(tokens) - 1
     if opcode in ("R2P", "UR2UP"):
@@ -117,7 +120,7 @@ def _destinations(opcode: str, modifiers: tuple[str, ...], tokens: list[str]) ->
     place = 0
     while place < shape.before and _is_predicate(tokens, place):
         place += 1
-    registers = 2 if OCTETS & set(modifiers) else shape.registers
+    registers = shape.registers if set(modifiers).isdisjoint(OCTETS) else 2
     while registers and _is_register(tokens, place):
         place, registers = place + 1, registers - 1
     last = place + shape.after
@@ -137,7 +140,7 @@ def _is_register(tokens: list[str], place: int) -> bool:
 def _written(opcode: str, modifiers: tuple[str, ...], token: str) -> RegisterOperand:
     if token in ("PR", "UPR"):
         return RegisterOperand(Register("P" if token == "PR" else "UP", 0), 7)
-    count = 1 if _is_predicate([token], 0) else written_count(opcode, modifiers)
+    count = 1 if _is_predicate([token], 0) else _written_count(opcode, modifiers)
     found = _register(token, count)
     if found is None:
         raise ValueError(f"{token!r} is not a destination of {opcode}")
@@ -161,7 +164,7 @@ def _operand(opcode: str, modifiers: tuple[str, ...], token: str, number: int) -
         return Target(value) if opcode in _WITH_TARGET and not _mask(opcode, modifiers) else Immediate(value)
     if token in ("PR", "UPR"):
         return RegisterOperand(Register("P" if token == "PR" else "UP", 0), 7)
-    count = read_count(opcode, modifiers, number)
+    count = _read_count(opcode, modifiers, number)
     register = _register(token, count)
     if register is not None:
         return register
@@ -311,3 +314,139 @@ def _packed(opcode: str, modifiers: tuple[str, ...], tokens: list[str], found: l
                 joined = Unread(f"{upper},{lower}")
             return (*found[:number], joined, *found[number + 2 :])
     return tuple(found)
+
+
+# --- what each opcode writes, and how wide its operands are ---------------------------------------------------------
+
+# An opcode that is not here may write anything. Widths are counted in registers of 32 bits; `scripts/accept-why` checks
+# them against the live ranges of `nvdisasm -plr`.
+
+
+class _Shape(NamedTuple):
+    """Where an opcode's destinations are in the text: predicates, then registers, then predicates (carries)."""
+
+    before: int
+    registers: int
+    after: int
+    known: Known = "all"
+
+
+_OPCODES: Final = (
+    # nothing is written but memory, barriers and the program counter
+    (
+        _Shape(0, 0, 0),
+        "STG ST STS STSM STL RED REDG REDS LDGSTS BRA BRX JMP JMX BRXU JMXU CALL RET EXIT NOP BSSY BSYNC BREAK BAR "
+        "YIELD WARPSYNC WARPSYNCALL DEPBAR LDGDEPBAR MEMBAR ERRBAR CGAERRBAR CCTL CCTLL NANOSLEEP BPT KILL FENCE "
+        "PREEXIT ENDCOLLECTIVE ACQBULK UCGABAR_ARV UCGABAR_WAIT WARPGROUP ARRIVES PMTRIG",
+    ),
+    (
+        _Shape(0, 0, 0, "writes"),
+        "STAS STTM SUST SURED IDE RTT ACQSHMINIT UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP "
+        "UBLKPF UBLKRED UTCBAR UTCHMMA UTCQMMA UTCOMMA UTCIMMA UTCCP UTCSHIFT UGETNEXTWORKID UVIRTCOUNT WARPGROUPSET",
+    ),
+    # one register or register range
+    (
+        _Shape(0, 1, 0),
+        "MOV UMOV MOV32I LDC ULDC LDCU S2R S2UR CS2R CS2UR SEL USEL FSEL SHF USHF SHL SHR PRMT UPRMT IABS UIABS POPC "
+        "UPOPC FLO UFLO BREV UBREV SGXT USGXT BMSK UBMSK P2R UP2UR VIADD UVIADD I2F UI2F F2I UF2I I2FP UI2FP F2F FRND "
+        "MUFU UMUFU FADD UFADD FMUL UFMUL FFMA UFFMA FMNMX FMNMX3 UFMNMX FSET HADD2 HMUL2 HFMA2 HMNMX2 F2FP UF2FP "
+        "FADD2 FMUL2 FFMA2 DADD DMUL DFMA IDP IDP4A I2I I2IP UI2IP LDS LDSM LDL LEPC GETLMEMBASE B2R CREDUX REDUX UR2R "
+        "FSWZADD",
+    ),
+    (
+        _Shape(0, 1, 0, "writes"),
+        "HMMA IMMA DMMA BMMA QMMA OMMA HGMMA QGMMA IGMMA BGMMA LDSMT LDTM MOVM TEX TLD TLD4 TXD TMML TXQ SULD "
+        "AL2P ALD IPA ISBERD HSET2 VABSDIFF VABSDIFF4 USETSHMSZ SUATOM FOOTPRINT BMOV UBMOV RPCMOV VHMNMX UFSEL",
+    ),
+    # a register, then predicates
+    (_Shape(0, 1, 2), "IADD3 UIADD3 IADD UIADD LEA ULEA IMAD UIMAD"),
+    (_Shape(2, 1, 2), "IMNMX UIMNMX VIMNMX UVIMNMX VIMNMX3 UVIMNMX3 VIADDMNMX UVIADDMNMX"),
+    # predicates, then perhaps a register
+    (_Shape(2, 0, 0), "ISETP UISETP FSETP UFSETP DSETP HSETP2 PLOP3 UPLOP3 PSETP UPSETP"),
+    (_Shape(1, 0, 0), "FCHK"),
+    (_Shape(1, 1, 0), "LOP3 ULOP3 SHFL MATCH LDG LD ATOM ATOMG ATOMS R2UR QSPC ELECT"),
+    (_Shape(1, 1, 0, "writes"), "SYNCS SYNCSU UTCATOMSWS USETMAXREG PIXLD OUT"),
+    # all operands but the last
+    (_Shape(1, 1, 1), "VOTE VOTEU"),
+    (_Shape(0, 0, 0), "R2P UR2UP"),
+)
+_SHAPES: Final = {name: shape for shape, names in _OPCODES for name in names.split()}
+_UNKNOWN: Final = _Shape(0, 0, 0, "nothing")
+
+_DOUBLES: Final = frozenset({"DADD", "DMUL", "DFMA", "DSETP"})
+_ACCESSES: Final = frozenset({"LDG", "LD", "LDS", "LDL", "LDC", "ULDC", "LDCU", "STG", "ST", "STS", "STL"})
+_CONVERSIONS: Final = frozenset({"F2I", "UF2I", "I2F", "UI2F", "F2F", "FRND"})
+_PACKED: Final = frozenset({"FADD2", "FMUL2", "FFMA2"})
+_JUMPS: Final = frozenset({"BRX", "JMX", "BRXU", "JMXU", "RET", "CALL"})
+
+
+def _written_count(opcode: str, modifiers: tuple[str, ...]) -> int:
+    """Return how many registers the destination has."""
+    if opcode in _ACCESSES or opcode in ATOMICS:
+        return access_count(opcode, modifiers)
+    if opcode in _DOUBLES or opcode in _PACKED or opcode == "LEPC":
+        return 2
+    if opcode in _CONVERSIONS:
+        return _converted(opcode, modifiers)
+    if opcode in ("CS2R", "CS2UR"):
+        return 1 if "32" in modifiers else 2
+    if opcode in ("IMAD", "UIMAD"):
+        return 2 if "WIDE" in modifiers else 1
+    if opcode in ("ISETP", "UISETP", "SHF", "USHF", "MATCH"):
+        return 1
+    if opcode in _MATRIX:
+        return _MATRIX[opcode](modifiers)
+    return 2 if {"64", "S64", "U64"} & set(modifiers) else 1
+
+
+def _read_count(opcode: str, modifiers: tuple[str, ...], number: int) -> int:
+    """Return how many registers the source `number` (from 0, predicates and addresses counted too) has."""
+    if opcode in _ACCESSES or opcode in ATOMICS:
+        return access_count(opcode, modifiers)
+    if opcode in _DOUBLES or opcode in _PACKED or opcode in _JUMPS:
+        return 2
+    if opcode in ("IMAD", "UIMAD"):
+        return 2 if number == 2 and ("WIDE" in modifiers or "HI" in modifiers) else 1
+    if opcode in ("F2I", "UF2I", "F2F", "FRND"):
+        return 2 if "F64" in (modifiers[-1:] if opcode == "F2F" else modifiers) else 1
+    if opcode in ("I2F", "UI2F"):
+        return 2 if {"S64", "U64"} & set(modifiers) else 1
+    if opcode in ("SHF", "USHF", "CS2R"):
+        return 1
+    if opcode == "STSM":
+        return _last_number(modifiers)
+    return 2 if {"64", "S64", "U64"} & set(modifiers) else 1
+
+
+def _converted(opcode: str, modifiers: tuple[str, ...]) -> int:
+    if opcode in ("F2I", "UF2I"):
+        return 2 if {"S64", "U64"} & set(modifiers) else 1
+    formats = [m for m in modifiers if re.fullmatch(r"B?F\d+\w*", m)]
+    return 2 if formats and formats[0] == "F64" else 1
+
+
+def _integer_matrix(modifiers: tuple[str, ...]) -> int:
+    return 2 if any(m in ("8816", "8832", "88128", "884") for m in modifiers) else 4
+
+
+def _group_matrix(modifiers: tuple[str, ...]) -> int:
+    columns = next((int(m.split("x")[1]) for m in modifiers if m.startswith("64x")), 256)
+    return columns // 4 if "F16" in modifiers[:2] else columns // 2
+
+
+def _last_number(modifiers: tuple[str, ...]) -> int:
+    return int(modifiers[-1]) if modifiers and modifiers[-1].isdecimal() else 1
+
+
+def _tensor_memory(modifiers: tuple[str, ...]) -> int:
+    return next((int(m[1:]) for m in modifiers if re.fullmatch(r"x\d+", m)), 4)
+
+
+_MATRIX: Final[dict[str, Callable[[tuple[str, ...]], int]]] = {
+    "HMMA": lambda modifiers: 4 if "F32" in modifiers else 2,
+    **dict.fromkeys(("IMMA", "BMMA", "DMMA"), _integer_matrix),
+    **dict.fromkeys(("HGMMA", "QGMMA", "IGMMA", "BGMMA"), _group_matrix),
+    **dict.fromkeys(("LDSM", "LDSMT"), _last_number),
+    "LDTM": _tensor_memory,
+    **dict.fromkeys(("QMMA", "OMMA", "TEX", "TLD", "TLD4", "TXD", "TMML", "TXQ", "SULD"), lambda modifiers: 4),
+}
