@@ -25,7 +25,7 @@ from gpucore.explain.algebra import (
     zx,
 )
 from gpucore.explain.code import Routine
-from gpucore.explain.operations import negate, signed
+from gpucore.explain.operations import decided, signed
 from gpucore.explain.program import Argument, Program
 from gpucore.explain.slice import Loop, Slice
 from gpucore.sass import Instruction, Memory, Register, definitions
@@ -274,7 +274,8 @@ def _choose_one(formula: Poly, known: set[Atom]) -> Poly | None:
             continue
         condition, first, second = a.args
         assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
-        side = first if condition in known else second if negate(condition) in known else None
+        holds = decided(condition, known)
+        side = None if holds is None else first if holds else second
         split = split_by(formula, a) if side is not None else None
         if side is not None and split is not None:
             return (side if side.bits == 64 else zx(side)) * split[0] + split[1]

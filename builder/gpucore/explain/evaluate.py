@@ -21,7 +21,7 @@ which it does. Every other kind has its value here:
 | `mulhi_u mulhi_s` | the upper word of a product |
 | `udiv sdiv urem srem`, `udiv64` ... | quotient towards 0, its remainder; all ones where the divisor is 0 |
 | `recip(d)` | the estimate of 2^32 / d that divisions start from; it has no value here |
-| `eq lt_u lt_s not all different true false` | conditions |
+| `eq lt_u lt_s not all different true false` | conditions; of `all` one that does not hold is enough |
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class Values:
         if kind == "choose":
             chosen = a.args[1] if self.of_atom(a.args[0]) else a.args[2]  # type: ignore[arg-type]
             return self.of_atom(chosen)  # type: ignore[arg-type]
+        if kind == "all":
+            return self._both(a)
         if kind in {"select", "select64"}:
             condition, first, second = a.args
             assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
@@ -89,6 +91,17 @@ class Values:
         values = [self.of(x) if isinstance(x, Poly) else self.of_atom(x) for x in a.args if isinstance(x, Poly | Atom)]
         width = next((x.bits for x in a.args if isinstance(x, Poly)), 32)
         return _OPERATIONS[kind.removesuffix("64")](values, width) & ((1 << a.bits) - 1)
+
+    def _both(self, a: Atom) -> int:
+        """Return whether both conditions hold; where one does not, the other need not have a value."""
+        first, second = a.args
+        assert isinstance(first, Atom) and isinstance(second, Atom)
+        try:
+            return self.of_atom(first) and self.of_atom(second)
+        except Unknown:
+            if self.of_atom(second):
+                raise
+            return 0
 
 
 LEAVES: Final = frozenset(
@@ -173,7 +186,6 @@ _OPERATIONS: Final[dict[str, Callable[[list[int], int], int]]] = {
     "lt_u": lambda v, w: v[0] < v[1],
     "lt_s": lambda v, w: signed(v[0], w) < signed(v[1], w),
     "not": lambda v, w: not v[0],
-    "all": lambda v, w: v[0] and v[1],
     "different": lambda v, w: v[0] != v[1],
     "carries": lambda v, w: v[0],
     "true": lambda v, w: 1,

@@ -9,7 +9,7 @@ width, but for the ones named here:
 | op | value |
 | --- | --- |
 | `add`, `mul` | of two or more arguments |
-| `and`, `or`, `xor` | of bits; with `bits` 1 of conditions |
+| `and`, `or`, `xor` | of bits; with `bits` 1 of conditions: one that is 0 is enough for `and` |
 | `not` | the opposite condition |
 | `eq`, `lt_u`, `lt_s` | a condition: 1 or 0; the arguments have 32 or 64 bits, `lt_s` reads them as signed |
 | `select` | [condition, a, b]: a where the condition is 1, else b; only that one need have a value |
@@ -32,21 +32,25 @@ A leaf has `bits` too: `{"constant": n}`; `{"parameter": k, "bytes": [from, to]}
 `{"special": NAME}`; `{"constant_bank": b, "offset": o, "bytes": n}`; `{"loaded": k, "bytes": [from, to]}`, bytes of the
 registers that the load `loads[k]` wrote; `{"loop": k}`, the variable `loops[k]`; `{"opaque": OPCODE, "at": offset,
 "register": R}`, what that instruction wrote; `{"entry": R}`, what a register had when the function was entered.
+What is too large for one tree is in `in_parts`, where `{"part": k}` stands for the tree `in_parts.parts[k]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from gpucore.explain.address import Address, address_at
 from gpucore.explain.algebra import TWO32, Atom, Poly, atom, carry_parts, inside, of, polys_in, written_size
+from gpucore.explain.evaluate import LEAVES
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Argument
 from gpucore.explain.slice import Loop
 from gpucore.sass import definitions
 
+Node: TypeAlias = Poly | Atom
 _MOST_LOADS: Final = 24
 _MOST_LOOPS: Final = 24
 _MOST_GUARDS: Final = 4
@@ -215,6 +219,10 @@ _RELATIONS: Final = {"eq": ("==", "!="), "lt_u": ("<", ">="), "lt_s": ("<", ">="
 _LONGEST: Final = 600
 _DEEPEST: Final = 40
 _MOST_NODES: Final = 400
+_MOST_SHARED: Final = 4000
+_LONG_PART: Final = 100
+_LONG_SHARED: Final = 24  # characters of what stands in several places, from which on it has a name
+_MARKED: Final = re.compile("\x00([0-9]+)\x00")
 
 
 class Words:
@@ -224,26 +232,98 @@ class Words:
         self.legend = legend
         self.names = names or {}
         self._depth = 0
+        self._uses: dict[Node, int] = {}
+        self._parts: dict[Node, str] = {}
+
+    def _conjuncts(self, a: Atom) -> Iterator[Atom]:
+        for x in a.args:
+            assert isinstance(x, Atom)
+            yield from self._conjuncts(x) if x.kind == "all" and x not in self._parts else (x,)
+
+    # Parts: what is too long for one line is written in several, each part of it once.
+
+    def share(self, formulas: Sequence[Node]) -> None:
+        """Give names to the long parts of formulas, where one of these is too long to be written whole."""
+        if all(written_size(x) <= _MOST_NODES // 4 for x in formulas):
+            return
+        self._uses = uses_in(formulas)
+        if len(self._uses) > _MOST_SHARED:
+            self._uses = {}
+            return
+        self._depth = 1
+        for a in sorted((x for x in self._uses if isinstance(x, Atom)), key=lambda a: a.depth):
+            if a.bits != 1:
+                self.atom(a)
+            elif a.kind != "not":
+                self.condition(a)
+        self._depth = 0
+
+    def with_parts(self, lines: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+        """Return lines with the parts that they name, each behind the line that names it first.
+
+        `more` are lines that bring no parts: what they name and no other line names is left out of them.
+        """
+        texts, found, numbers = list(self._parts.values()), list[str](), dict[int, int]()
+
+        def needed(line: str) -> Iterator[int]:
+            for match in _MARKED.finditer(line):
+                n = int(match[1])
+                if n not in numbers:
+                    yield from needed(texts[n])
+                    numbers[n] = len(numbers) + 1
+                    yield n
+
+        for line in lines:
+            new = list(needed(line))
+            found += [line, *(f"part{numbers[n]} is {_bare(texts[n])}" for n in new)]
+        return [
+            _MARKED.sub(lambda match: f"part{numbers[n]}" if (n := int(match[1])) in numbers else "...", line)
+            for line in (*found, *more)
+        ]
+
+    def _part(self, x: Node, text: str) -> str:
+        """Return a text, or the mark of the part that it is from now on."""
+        if not self._uses or len(text) <= (_LONG_SHARED if self._uses.get(x, 0) > 1 else _LONG_PART):
+            return text
+        self._parts[x] = text
+        return self._mark(x)
+
+    def _mark(self, x: Node) -> str:
+        return f"\x00{list(self._parts).index(x)}\x00"
+
+    def _too_large(self, x: Node) -> bool:
+        return not self._uses and written_size(x) > _MOST_NODES
 
     def formula(self, p: Poly) -> str:
         """Return a formula, cut where it is too long to read."""
-        text = self.poly(p)
-        return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+        return self.cut(p, _LONGEST)
+
+    def cut(self, p: Poly, most: int, bracketed: bool = False) -> str:
+        """Return a formula, cut behind so many characters; with parts, which make it short, behind more."""
+        text = self.poly(p, bracketed)
+        if not self._uses:
+            return text if len(text) <= most else f"{text[:most]} ..."
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} ..."
 
     def poly(self, p: Poly, bracketed: bool = False) -> str:
         """Return a sum, in brackets where it is more than one term and is part of a term."""
-        if self._depth > _DEEPEST or written_size(p) > _MOST_NODES:
+        if p in self._parts:
+            return self._mark(p)
+        if self._depth > _DEEPEST or self._too_large(p):
             return "..."
         if not p.terms:
             return "0"
         self._depth += 1
         try:
-            remainder = self._remainder(p, bracketed)
-            if remainder is not None:
-                return remainder
-            parts = [self._term(m, c, p.bits) for m, c in p.ordered()]
+            text = self._remainder(p, bracketed)
+            if text is None:
+                text = self._sum(p, bracketed)
         finally:
             self._depth -= 1
+        return self._part(p, text) if self._depth and len(p.terms) > 1 else text
+
+    def _sum(self, p: Poly, bracketed: bool) -> str:
+        parts = [self._term(m, c, p.bits) for m, c in p.ordered()]
         text = " + ".join(parts).replace("+ -", "- ")
         return f"({text})" if bracketed and len(parts) > 1 else text
 
@@ -278,10 +358,11 @@ class Words:
 
     def atom(self, a: Atom) -> str:
         """Return an atom in words."""
-        kind = a.kind
-        if written_size(a) > _MOST_NODES:
+        if a in self._parts:
+            return self._mark(a)
+        if self._too_large(a):
             return "(...)"
-        first = a.args[0] if a.args else None
+        kind, first = a.kind, a.args[0] if a.args else None
         if kind in {"zx", "sx", "named"} and isinstance(first, Poly):
             return self.poly(first, True)
         if kind in {"phi", "turn"} or a in self.legend.loops:
@@ -297,12 +378,12 @@ class Words:
         if kind in {"select", "select64", "choose"}:
             condition, x, y = a.args
             assert isinstance(condition, Atom)
-            return f"({self.condition(condition)} ? {self._any(x)} : {self._any(y)})"
+            return self._part(a, f"({self.condition(condition)} ? {self._any(x)} : {self._any(y)})")
         if kind in _SIGNS:
-            return f"({self._any(a.args[0])} {_SIGNS[kind]} {self._any(a.args[1])})"
+            return self._part(a, f"({self._any(a.args[0])} {_SIGNS[kind]} {self._any(a.args[1])})")
         if a.bits == 1:
             return f"({self.condition(a)})"
-        return self._other(a)
+        return self._part(a, self._other(a)) if kind not in LEAVES else self._other(a)
 
     def _other(self, a: Atom) -> str:
         if a.kind == "sign":
@@ -392,7 +473,9 @@ class Words:
 
     def condition(self, a: Atom, holds: bool = True) -> str:
         """Return a condition, or its opposite."""
-        if written_size(a) > _MOST_NODES:
+        if a in self._parts:
+            return self._mark(a) if holds else f"!{self._mark(a)}"
+        if self._too_large(a):
             return "..."
         if a.kind == "not" and isinstance(a.args[0], Atom):
             return self.condition(a.args[0], not holds)
@@ -402,10 +485,15 @@ class Words:
                 return f"{whole} {'<' if holds else '>='} 0"
             if a.kind == "eq" and _has_load(a.args[1]) and not _has_load(a.args[0]):
                 return f"{self._any(a.args[1])} {_RELATIONS[a.kind][0 if holds else 1]} {self._any(a.args[0])}"
-            return f"{self._any(a.args[0])} {_RELATIONS[a.kind][0 if holds else 1]} {self._any(a.args[1])}"
+            left, right = a.args
+            assert isinstance(left, Poly) and isinstance(right, Poly)
+            if a.kind == "eq" and right.constant is not None:  # x - 4 == 0 is x == 4
+                left, right = left - left.terms.get((), 0), right - left.terms.get((), 0)
+            return f"{self._any(left)} {_RELATIONS[a.kind][0 if holds else 1]} {self._any(right)}"
         if a.kind == "all":
-            sides = [self.condition(x, holds) for x in a.args if isinstance(x, Atom)]
-            return (" && " if holds else " || ").join(f"({s})" if "||" in s or "&&" in s else s for s in sides)
+            sides = [self.condition(x, holds) for x in self._conjuncts(a)]
+            text = (" && " if holds else " || ").join(f"({s})" if "||" in s or "&&" in s else s for s in sides)
+            return self._part(a, text) if holds else text
         if a.kind == "any" and isinstance(a.args[0], Atom):
             return f"{'' if holds else '!'}any({self.condition(a.args[0])})"
         if a.kind == "carries":
@@ -421,6 +509,16 @@ class Words:
         else:
             text = f"{{{self.legend.opcode_of(a)}{self._place(a)}}}"
         return text if holds else f"!({text})"
+
+
+def _bare(text: str) -> str:
+    """Return a text without the brackets around all of it."""
+    depth = 0
+    for n, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return text[1:-1] if n and n == len(text) - 1 else text
+    return text
 
 
 def number(value: int) -> str:
@@ -453,6 +551,7 @@ def _factors(p: Poly, quotient: Atom, under: Poly) -> Iterator[Poly]:
 # The tree.
 
 Json: TypeAlias = dict[str, object]
+_LEAST_PART: Final = 6  # nodes
 LeafTree: TypeAlias = Callable[[Atom, int], Json]
 """Gives the leaf for an atom; the number is how many 32-bit words it has."""
 
@@ -466,8 +565,57 @@ _SAME: Final = {
 }  # fmt: skip
 
 
+class Parts:
+    """What formulas that are too large for a tree have in common; each such part is a tree that others refer to."""
+
+    def __init__(self, formulas: Sequence[Node], leaf: LeafTree) -> None:
+        self._leaf, self._numbers = leaf, dict[Node, int]()
+        self.trees: list[Json] = []
+        uses = uses_in(formulas)
+        shared = [x for x, count in uses.items() if count > 1 and written_size(x) >= _LEAST_PART]
+        self.nodes = len(uses)
+        for x in sorted(shared, key=_depth_of):
+            self.trees.append(tree_of(x, self) if isinstance(x, Poly) else tree_of_atom(x, self))
+            self._numbers[x] = len(self.trees) - 1
+
+    def __call__(self, a: Atom, words: int) -> Json:
+        """Return a leaf."""
+        return self._leaf(a, words)
+
+    def of(self, x: Node) -> Json | None:
+        """Return what stands for a part; None for what is none."""
+        number = self._numbers.get(x)
+        return None if number is None else {"part": number, "bits": x.bits}
+
+
+def uses_in(formulas: Iterable[Node]) -> dict[Node, int]:
+    """Return all that is no number in formulas, with in how many places it stands where everything is written once."""
+    found: dict[Node, int] = {}
+    todo: list[object] = list(formulas)
+    while todo:
+        x = todo.pop()
+        if isinstance(x, tuple):
+            todo += x
+        elif isinstance(x, Poly | Atom) and not (isinstance(x, Poly) and x.constant is not None):
+            found[x] = found.get(x, 0) + 1
+            if found[x] == 1:
+                todo += x.terms if isinstance(x, Poly) else x.args
+    return found
+
+
+def _depth_of(x: Node) -> tuple[int, bool]:
+    return (x.depth, False) if isinstance(x, Atom) else (max(a.depth for a in x.atoms()), True)
+
+
+def _part(x: Node, leaf: LeafTree) -> Json | None:
+    return leaf.of(x) if isinstance(leaf, Parts) else None
+
+
 def tree_of(p: Poly, leaf: LeafTree) -> Json:
     """Return a polynomial as a tree."""
+    part = _part(p, leaf)
+    if part is not None:
+        return part
     terms = [_term(m, c, p.bits, leaf) for m, c in p.ordered()]
     if not terms:
         return {"constant": 0, "bits": p.bits}
@@ -490,6 +638,9 @@ def _factor(a: Atom, bits: int, leaf: LeafTree) -> Json:
 
 def tree_of_atom(a: Atom, leaf: LeafTree) -> Json:
     """Return an atom as a tree of the width of its value."""
+    part = _part(a, leaf)
+    if part is not None:
+        return part
     kind = a.kind
     first = a.args[0] if a.args else None
     if kind in {"true", "false"}:

@@ -6,7 +6,7 @@ their arguments and values, are documented once, in `gpucore.explain.evaluate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import product
 from typing import Final, TypeAlias
 
@@ -101,9 +101,13 @@ def _bitwise(kind: str, a: Poly, b: Poly) -> Poly:
         if inner is not None and inner.kind == "select":
             condition, first, second = inner.args
             assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
-            sides = _bitwise("and", first, b), _bitwise("and", second, b)
-            if None not in (sides[0].constant, sides[1].constant):
-                return select(condition, *sides)
+            if first.constant is not None or second.constant is not None:
+                return select(condition, _bitwise("and", first, b), _bitwise("and", second, b))
+        low = mask ^ MASK32
+        if low & (low + 1) == 0:
+            quotient = _quotient_by_power(a, low.bit_length())
+            if quotient is not None:
+                return quotient * (low + 1)
     if kind != "and":
         for left, right in ((a, b), (b, a)):  # bits that do not meet add up
             if fits(right) and most(right) < 1 << trailing_zeros(left):
@@ -293,7 +297,22 @@ def shift_right_signed(value: Poly, by: int) -> Poly:
         return sign(value)
     if value.constant is not None:
         return constant(signed(value.constant) >> by)
-    return shift_right(value, by) if never_negative(value) else leaf("sar", value, constant(by))
+    if never_negative(value):
+        return shift_right(value, by)
+    return _quotient_by_power(value, by) or leaf("sar", value, constant(by))
+
+
+def _quotient_by_power(value: Poly, by: int) -> Poly | None:
+    """Return x / 2^by of a signed x, where a value is x plus what makes a shift of it round towards 0."""
+    for a in value.atoms():
+        if a.kind != "shr" or value.terms.get((a,)) != 1:
+            continue
+        first, count = a.args
+        assert isinstance(first, Poly) and isinstance(count, Poly)
+        x = value - of(a)
+        if count.constant == 32 - by and first == sign(x):
+            return leaf("sdiv", x, constant(1 << by))
+    return None
 
 
 def funnel_right(low: Poly, high: Poly, by: int) -> Poly:
@@ -436,11 +455,17 @@ def compare(relation: str, a: Poly, b: Poly, unsigned: bool) -> Atom | None:
 
 
 def _equal(a: Poly, b: Poly) -> Atom:
-    chosen = next(iter(a.atoms()), None) if b == ZERO and len(a.terms) == 1 else None
-    if chosen is not None and chosen.kind == "select" and chosen.args[1:] == (constant(1), ZERO):
-        condition = chosen.args[0]
-        assert isinstance(condition, Atom)
-        return negate(condition)
+    for chosen, other in ((a.single, b), (b.single, a)):
+        if chosen is None or chosen.kind != "select" or other.constant is None:
+            continue
+        condition, first, second = chosen.args
+        assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        if first.constant is not None:
+            rest = _equal(second, other)
+            return either(condition, rest) if first == other else both(negate(condition), rest)
+        if second.constant is not None:
+            rest = _equal(first, other)
+            return either(negate(condition), rest) if second == other else both(condition, rest)
     apart = (a - b).constant
     if apart is not None:
         return FALSE if apart else TRUE
@@ -483,9 +508,31 @@ def select(condition: Atom, a: Poly, b: Poly) -> Poly:
         assert isinstance(inner, Atom)
         return select(inner, b, a)
     a, b = assuming(a, condition), assuming(b, negate(condition))
-    if a == b:
-        return a
-    return _division_folded(condition, a, b) or leaf("select", condition, a, b)
+    if a == b or (condition.kind == "eq" and _same_where_equal(condition, a, b)):
+        return b
+    return _division_folded(condition, a, b) or _choices_joined(condition, a, b) or leaf("select", condition, a, b)
+
+
+def _same_where_equal(condition: Atom, a: Poly, b: Poly) -> bool:
+    """Say whether two values are the same where an equality holds."""
+    x, y = condition.args
+    assert isinstance(x, Poly) and isinstance(y, Poly)
+    return x.bits == a.bits and a - b in (x - y, y - x)
+
+
+def _choices_joined(condition: Atom, a: Poly, b: Poly) -> Poly | None:
+    """Return one choice where one of two values is itself a choice that may give the other one."""
+    for value, other, holds in ((b, a, negate(condition)), (a, b, condition)):
+        inner = value.single
+        if inner is None or inner.kind != "select":
+            continue
+        deciding, first, second = inner.args
+        assert isinstance(deciding, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        if first == other:
+            return select(both(holds, negate(deciding)), second, other)
+        if second == other:
+            return select(both(holds, deciding), first, other)
+    return None
 
 
 def _division_folded(condition: Atom, a: Poly, b: Poly) -> Poly | None:
@@ -575,22 +622,35 @@ def _without_absolute(q: Poly) -> Poly:
 def assuming(p: Poly, condition: Atom) -> Poly:
     """Return a value where a condition is known to hold."""
     a = p.single
-    if a is not None and a.kind == "select" and isinstance(a.args[1], Poly) and isinstance(a.args[2], Poly):
-        if a.args[0] is condition:
-            return a.args[1]
-        if a.args[0] is negate(condition):
-            return a.args[2]
+    if a is not None and a.kind == "select":
+        c, first, second = a.args
+        assert isinstance(c, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        known = decided(c, {condition})
+        return p if known is None else first if known else second
     return p
 
 
 def assumed(c: Atom, condition: Atom) -> Atom:
     """Return a condition where another one is known to hold."""
-    if c.kind == "choose" and isinstance(c.args[1], Atom) and isinstance(c.args[2], Atom):
-        if c.args[0] is condition:
-            return c.args[1]
-        if c.args[0] is negate(condition):
-            return c.args[2]
+    if c.kind == "choose":
+        deciding, first, second = c.args
+        assert isinstance(deciding, Atom) and isinstance(first, Atom) and isinstance(second, Atom)
+        known = decided(deciding, {condition})
+        return c if known is None else first if known else second
     return c
+
+
+def decided(c: Atom, holding: Collection[Atom]) -> bool | None:
+    """Return whether a condition is true where others hold; None where they do not decide it."""
+    if c in holding or negate(c) in holding:
+        return c in holding
+    if c.kind == "not" and isinstance(c.args[0], Atom):
+        inner = decided(c.args[0], holding)
+        return None if inner is None else not inner
+    if c.kind != "all":
+        return None
+    sides = {decided(x, holding) for x in c.args if isinstance(x, Atom)}
+    return False if False in sides else True if sides == {True} else None
 
 
 # A variable replaced.

@@ -11,7 +11,19 @@ from typing import Final
 from gpucore.explain.address import Address, Base, explain_address
 from gpucore.explain.algebra import Atom, Poly, inside, leaf, of, written_size
 from gpucore.explain.judgement import Judgement, judge, judge_numbers
-from gpucore.explain.notation import WEAK, Json, Legend, LoadedValue, LoopValue, Words, number, tree_of, tree_of_atom
+from gpucore.explain.notation import (
+    WEAK,
+    Json,
+    Legend,
+    LoadedValue,
+    LoopValue,
+    Parts,
+    Words,
+    number,
+    tree_of,
+    tree_of_atom,
+    uses_in,
+)
 from gpucore.explain.numbers import How, Numbers
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
@@ -20,6 +32,7 @@ _VERBS: Final = {"read": ("reads", "read"), "write": ("writes", "wrote"), "updat
 _MOST_GUARDS: Final = 4
 _WIDEST: Final = 160
 _MOST_NODES: Final = 2000
+_MOST_SHARED: Final = 4000  # nodes of all such formulas, each written once
 _FARTHEST: Final = 1 << 49  # bytes: the virtual addresses of today's GPUs
 
 
@@ -132,6 +145,7 @@ def _names_of_loads(legend: Legend) -> dict[int, str]:
 def why_text(why: Why) -> list[str]:
     """Return the answer in lines for people, without a heading."""
     words = Words(why.legend, why.names)
+    words.share(list(_shown(why).values()))
     lines = [_access_line(why)]
     if why.address.space == "descriptor":
         lines += _tile_lines(why, words)
@@ -141,7 +155,7 @@ def why_text(why: Why) -> list[str]:
     lines += [_load_line(why, words, x) for x in why.legend.loads.values()]
     lines += [_loop_line(words, x) for x in why.legend.loops.values() if x.loop is not None]
     lines += [j.text for j in why.judgements]
-    lines += _guard_lines(why, words)
+    lines = words.with_parts(lines, _guard_lines(why, words))
     return lines + (_lines_of_numbers(why) if why.numbers is not None else [])
 
 
@@ -151,12 +165,12 @@ def _tile_lines(why: Why, words: Words) -> list[str]:
     if base is not None and base.argument is not None and why.legend.argument(base.value) is None:
         lines = [f"the tensor map is {base.argument.words} ({_what(base)})"]
     else:
-        lines = [f"the tensor map is at {words.formula(address.formula)[:_WIDEST]}"]
+        lines = [f"the tensor map is at {words.cut(address.formula, _WIDEST)}"]
     found = []
     for p in address.coordinates:
         value = why.value(p)
         given = "" if value is None or p.constant is not None else f" = {signed(value, 32)}"
-        found.append(words.poly(p)[:_WIDEST] + given + (WEAK if given and why.how(p) == "one register" else ""))
+        found.append(words.cut(p, _WIDEST) + given + (WEAK if given and why.how(p) == "one register" else ""))
     where = f"the tile's coordinates, innermost first: {'; '.join(found)}" if found else "its coordinates are not known"
     return [*lines, where, "the address and the bounds are in the tensor map, which is not looked into"]
 
@@ -262,8 +276,7 @@ def _formula_line(why: Why, words: Words) -> str:
     base = f"{words.atom(address.base.value)} ({what})"
     if not address.index.terms:
         return f"= {base}"
-    index = words.poly(address.index, bracketed=address.scale != 1)
-    index = index if len(index) < 4 * _WIDEST else index[: 4 * _WIDEST] + " ..."
+    index = words.cut(address.index, 4 * _WIDEST, bracketed=address.scale != 1)
     return f"= {base} + {f'{address.scale} * ' if address.scale != 1 else ''}{index}"
 
 
@@ -313,26 +326,28 @@ def _load_line(why: Why, words: Words, loaded: LoadedValue) -> str:
     if source is None:
         return f"{name} {verb} at {place}"
     if source.base is not None and source.index is not None:
-        element = f"{words.atom(source.base.value)}[{words.poly(source.index)[:_WIDEST]}]"
+        element = f"{words.atom(source.base.value)}[{words.cut(source.index, _WIDEST)}]"
         value = why.value(source.index) if ran else None
         index = f", index {signed(value, 64)}" if value is not None and source.index.constant is None else ""
         return f"{name} {verb} at {place}: {element}{index}"
-    return f"{name} {verb} at {place} from {source.space} memory at {words.poly(source.formula)[:_WIDEST]}"
+    return f"{name} {verb} at {place} from {source.space} memory at {words.cut(source.formula, _WIDEST)}"
 
 
 def _loop_line(words: Words, found: LoopValue) -> str:
     loop = found.loop
     assert loop is not None
     name = words.atom(found.leaf)
-    starts = " or ".join(words.poly(p)[:_WIDEST] for p in loop.starts)
+    starts = " or ".join(words.cut(p, _WIDEST) for p in loop.starts)
     if not loop.starts:
         return f"{name} is a value of a loop that is too large to follow"
     if not loop.steps and not loop.others:
         return f"{name} is {starts}"
-    grows = " or ".join(words.poly(p)[:_WIDEST] for p in loop.steps)
+    grows = " or ".join(words.cut(p, _WIDEST) for p in loop.steps)
     if not loop.others:
         return f"{name} starts as {starts} and grows by {grows}"
-    others = " or ".join(words.poly(p)[:_WIDEST] for p in loop.others)
+    others = " or ".join(words.cut(p, _WIDEST) for p in loop.others)
+    if len(loop.starts) == 1 and len(loop.others) == 1 and not grows:
+        return f"{name} starts as {starts}; each turn makes it {others}"
     return f"{name} starts as {starts}; a later turn has {others}" + (f", or {grows} more" if grows else "")
 
 
@@ -344,6 +359,25 @@ def _guard_lines(why: Why, words: Words) -> list[str]:
         if len(text) <= _WIDEST:
             lines.append(f"it runs where {text}, tested at {program.line(guard.offset) or f'+{guard.offset:#x}'}")
     return lines
+
+
+def _shown(why: Why) -> dict[str, Poly | Atom]:
+    """Return the formulas of an answer, by where they stand in its JSON."""
+    address = why.address
+    found: dict[str, Poly | Atom] = {"/formula": address.formula}
+    if address.index is not None:
+        found["/index/formula"] = address.index
+    for n, p in enumerate(address.coordinates):
+        found[f"/coordinates/{n}/formula"] = p
+    for n, loaded in enumerate(why.legend.loads.values()):
+        if loaded.address is not None:
+            found[f"/loads/{n}/formula"] = loaded.address.formula
+            if loaded.address.index is not None:
+                found[f"/loads/{n}/index/formula"] = loaded.address.index
+    for n, one in enumerate(why.legend.loops.values()):
+        for name in ("starts", "steps", "others") if one.loop is not None else ():
+            found |= {f"/loops/{n}/{name}/{k}": p for k, p in enumerate(getattr(one.loop, name))}
+    return found
 
 
 # JSON.
@@ -378,6 +412,7 @@ def why_json(why: Why) -> Json:
             if written_size(g.condition) <= _MOST_NODES
         ],
         "evidence": _evidence_json(why),
+        "in_parts": _in_parts(why),
         "not_known": sorted(set(legend.opaque.values())),
         "judgement": [{"kind": j.kind, "text": j.text} for j in why.judgements],
         "how_known": _how_known(why),
@@ -387,6 +422,16 @@ def why_json(why: Why) -> Json:
 def _tree(p: Poly, legend: Legend) -> Json | None:
     """Return a formula as a tree; None where it is too large to be of use."""
     return tree_of(p, legend.leaf) if written_size(p) <= _MOST_NODES else None
+
+
+def _in_parts(why: Why) -> Json | None:
+    """Return the formulas that are too large for one tree as trees that share parts; None where all are there."""
+    large = {at: p for at, p in _shown(why).items() if written_size(p) > _MOST_NODES}
+    if not large or len(uses_in(large.values())) > _MOST_SHARED:
+        return None
+    parts = Parts(list(large.values()), why.legend.leaf)
+    trees = {at: tree_of(p, parts) for at, p in large.items() if isinstance(p, Poly)}
+    return {"parts": parts.trees, "formulas": trees}
 
 
 def _how_known(why: Why) -> str:

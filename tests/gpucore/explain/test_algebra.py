@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ from gpucore.explain.algebra import (
     sx,
     zx,
 )
-from gpucore.explain.evaluate import Values
+from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.operations import signed
 
 LEAVES = [leaf("special", "threadIdx.x"), leaf("special", "blockIdx.x"), *(leaf("bank", 0, 4 * k, 4) for k in range(4))]
@@ -165,3 +166,75 @@ def test_a_division_by_a_number_is_known_by_its_multiplication(x: int, d: int) -
     if d & (d - 1):
         assert quotient.single is not None
         assert quotient.single.kind == "sdiv"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 40), st.lists(st.integers(0, 4), min_size=3, max_size=3))
+def test_choices_of_choices_have_the_value_of_the_one_that_is_taken(seed: int, given_: list[int]) -> None:
+    draw = random.Random(seed)
+    leaves = LEAVES[2:5]
+    numbers = dict(zip((p.single for p in leaves), given_, strict=True))
+    values = Values(lambda a: numbers[a])
+    made = [*zip(leaves, given_, strict=True), *((constant(k), k) for k in range(3))]
+    for _ in range(10):
+        (a, x), (b, y), (c, z), (d, w) = (draw.choice(made) for _ in range(4))
+        k = draw.randrange(5)
+        condition, holds = (op.compare("EQ", a, b + k, True), x == y + k)
+        assert condition is not None
+        if draw.random() < 0.5:
+            condition, holds = op.negate(condition), not holds
+        made.append((op.select(condition, c, d), z if holds else w))
+        made.append((op.select(condition, a, b + k), x if holds else y + k))
+        assert values.of_atom(condition) == holds
+    for p, number in made:
+        assert values.of(p) == number
+
+
+def test_a_condition_that_does_not_hold_decides_where_the_other_has_no_value() -> None:
+    known, unknown = (op.compare("EQ", x, constant(0), True) for x in LEAVES[2:4])
+    assert known is not None
+    assert unknown is not None
+
+    def one(value: int) -> Values:
+        def give(a: Atom) -> int:
+            if a is LEAVES[2].single:
+                return value
+            raise Unknown(a)
+
+        return Values(give)
+
+    for both in (op.both(known, unknown), op.both(unknown, known)):
+        assert one(7).of_atom(both) == 0
+        with pytest.raises(Unknown):
+            one(0).of_atom(both)
+
+
+def test_the_end_of_an_unrolled_loop_is_one_condition() -> None:
+    left = LEAVES[2]
+
+    def ends(k: int) -> Atom:
+        found = op.compare("EQ", left, constant(k), True)
+        assert found is not None
+        return found
+
+    last = op.compare("EQ", left - 3, constant(0), True)
+    assert last is not None
+    rest = op.select(last, constant(0), left - 3)
+    assert rest == left - 3
+    after = op.select(ends(1), constant(0), op.select(ends(2), constant(0), rest))
+    assert op.compare("EQ", after, constant(0), True) is op.either(op.either(ends(1), ends(2)), last)
+    assert op.assuming(after, ends(2)) == constant(0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(words, st.integers(1, 30))
+def test_a_shift_that_rounds_towards_0_is_a_division(x: int, k: int) -> None:
+    value = LEAVES[2]
+    rounded = value + op.shift_right(sign(value), 32 - k)
+    quotient = (abs(signed(x)) >> k) * (-1 if x >> 31 else 1)
+    shifted, masked = op.shift_right_signed(rounded, k), op.bit_and(rounded, constant(-(1 << k)))
+    values = Values(lambda a: x)
+    assert values.of(shifted) == quotient & MASK32
+    assert values.of(masked) == quotient << k & MASK32
+    assert shifted == leaf("sdiv", value, constant(1 << k))
+    assert masked == shifted * (1 << k)

@@ -16,11 +16,13 @@ from gpucore import CodeMap
 from gpucore.core import Scope, find_faults, with_callers
 from gpucore.core_reader import CoreSections, read_core
 from gpucore.explain import Program, Why, explain_place, explain_wait, wait_json, wait_text, why_json, why_text
+from gpucore.explain import operations as op
 from gpucore.explain.address import access_of
-from gpucore.explain.algebra import Atom, atom, inside, leaf
+from gpucore.explain.algebra import Atom, Poly, atom, constant, inside, leaf, of, zx
 from gpucore.explain.code import Code, Routine
 from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.fault import choose_thread, explain_fault
+from gpucore.explain.notation import Legend
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
 from gpucore.explain.wait import barrier_at
@@ -265,6 +267,57 @@ def test_the_published_tree_has_the_value_of_the_formula(kernel: str, draw: list
         if "div_s" in json.dumps(tree) and any(v == 0 for v in given_values.atoms.values()):
             continue  # 64-bit quotients have no value for a divisor of 0
         assert evaluate(tree, given_values.leaves()) == wanted
+
+
+def large(seed: int) -> Poly:
+    """A formula of some hundred values, each of which stands in the next one twice: some 2^30 nodes as a tree."""
+    draw = Random(seed)
+    value = leaf("special", "threadIdx.x") + leaf("special", "blockIdx.x") * 128
+    for _ in range(30):
+        condition = op.compare("LT", value, op.bit_and(value, constant(draw.randrange(1 << 31))), True)
+        assert condition is not None
+        value = op.select(condition, value + draw.randrange(9), op.bit_xor(value, constant(draw.randrange(1 << 20))))
+    return value
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_formula_that_is_too_large_for_a_tree_is_published_in_parts(seed: int) -> None:
+    store = the_access("gather", "STG").address
+    assert store.base is not None
+    index = zx(large(seed))
+    address = replace(store, formula=of(store.base.value) + index * 4, scale=4, index=index)
+    why = Why(address, Legend(address))
+    document = json.loads(json.dumps(why_json(why)))
+    assert (document["formula"], document["index"]["formula"]) == (None, None)
+    given_values = Given(why, [7, 300, 12345])
+    wanted = Values(given_values).of(index)
+    leaves = given_values.leaves()
+    in_parts = document["in_parts"]
+    for number, part in enumerate(in_parts["parts"]):
+        tree = json.dumps({"part": number, "bits": part["bits"]}, sort_keys=True)
+        leaves[tree] = evaluate(part, leaves)  # those that it refers to come before it
+    assert evaluate(in_parts["formulas"]["/index/formula"], leaves) == wanted
+    assert len(json.dumps(in_parts)) < 40_000
+    lines = why_text(why)
+    assert "..." not in "\n".join(lines)
+    assert max(map(len, lines)) < 400
+    named = [line.split()[0] for line in lines if " is " in line and line.startswith("part")]
+    assert named == [f"part{n + 1}" for n in range(len(named))]
+    assert len(named) > 20
+
+
+def test_what_is_too_large_even_in_parts_is_left_out() -> None:
+    store = the_access("gather", "STG").address
+    index = constant(0, 64)
+    for seed in range(60):
+        index = index + zx(large(seed))
+    address = replace(store, formula=index, index=index)
+    document = why_json(Why(address, Legend(address)))
+    assert (document["formula"], document["in_parts"]) == (None, None)
+
+
+def test_answers_of_small_formulas_have_no_parts() -> None:
+    assert [why_json(why)["in_parts"] for why in answers("cache")] == [None] * len(list(answers("cache")))
 
 
 # Numbers, from registers that the formulas themselves give.

@@ -9,7 +9,7 @@ them from the interpreter at the moment of an access.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.support.sass.machine import Snapshot, Thread, Where
@@ -63,20 +63,29 @@ def _any_logic(a: int, b: int, c: int, table: int) -> int:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Computes trees; `leaf` gives the value of a leaf or raises `NotKnown`."""
+    """Computes trees; `leaf` gives the value of a leaf or raises `NotKnown`, `parts` are the trees of `{"part": k}`."""
 
     leaf: Callable[[Tree], int]
+    parts: Sequence[Tree] = ()
+    _known: dict[int, int] = field(default_factory=dict)
 
     def value(self, tree: Tree) -> int:
         """Return the value of a tree, as an unsigned number of its width."""
         bits: int = tree["bits"]
         mask = (1 << bits) - 1
+        if "part" in tree:
+            number: int = tree["part"]
+            if number not in self._known:
+                self._known[number] = self.value(self.parts[number])
+            return self._known[number]
         if "op" not in tree:
             value: int = tree["constant"] if "constant" in tree else self.leaf(tree)
             return value & mask
         op, args = tree["op"], tree["args"]
         if op == "select":
             return self.value(args[1] if self.value(args[0]) else args[2]) & mask
+        if op == "and" and bits == 1:
+            return self._all(args)
         if op in ("in_lane", "any"):  # a warp of one thread
             return self.value(args[0]) & mask
         if op == "ballot":
@@ -84,6 +93,18 @@ class Evaluator:
         if op == "constant_at":
             return self.leaf({**tree, "offset": self.value(args[0])}) & mask
         return self._operation(op, bits, args, [self.value(one) for one in args]) & mask
+
+    def _all(self, args: Sequence[Tree]) -> int:
+        missing: NotKnown | None = None
+        for one in args:
+            try:
+                if not self.value(one):
+                    return 0
+            except NotKnown as error:
+                missing = error
+        if missing is not None:
+            raise missing
+        return 1
 
     def _operation(self, op: str, bits: int, args: Sequence[Tree], values: list[int]) -> int:
         if op == "add":
@@ -135,6 +156,23 @@ _PLAIN: Final[dict[str, Callable[..., int]]] = {
     "ugxt": _extended(False), "popc": lambda a: int(a).bit_count(), "brev": lambda a: int(f"{a:032b}"[::-1], 2),
     "flo": lambda a: a.bit_length() - 1,
 }  # fmt: skip
+
+
+def published(answer: Tree, pointer: str) -> Tree | None:
+    """Return the formula at a JSON pointer of an answer, large ones from their parts; None where there is none."""
+    found: Any = answer
+    for step in pointer[1:].split("/"):
+        found = found[int(step) if isinstance(found, list) else step]
+        if found is None:
+            break
+    in_parts = answer["in_parts"]
+    tree: Tree | None = in_parts["formulas"].get(pointer) if found is None and in_parts is not None else found
+    return tree
+
+
+def evaluator(answer: Tree, leaf: Callable[[Tree], int]) -> Evaluator:
+    """Return what computes the formulas of an answer."""
+    return Evaluator(leaf, (answer["in_parts"] or {"parts": ()})["parts"])
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from tests.support.sass.machine import Thread, Unsupported
 from tests.support.sass.memory import Memory, Region
 from tests.support.sass.programs import Program, constant_bank
 from tests.support.sass.proofs import explainer
+from tests.support.sass.published import published
 from tests.support.sass.sources import KernelText, kernel_texts
 from tests.support.sass.witness import Outcome, Run, Witness, named_specials
 
@@ -55,7 +56,8 @@ class Coverage:
     """What is said of the global accesses of some kernels.
 
     `whole` and what follows count the whole answer: with the guards, and the addresses of the loads that the address
-    depends on. Those that begin with `alone_` count the formula of the address and its loops.
+    depends on. Those that begin with `alone_` count the formula of the address and its loops. Known loops have one
+    start and one step; recurrences have one start, and one formula for the value of the next turn.
     """
 
     kernels: int = 0
@@ -66,10 +68,12 @@ class Coverage:
     base_none: int = 0
     whole: int = 0
     with_known_loops: int = 0
+    with_recurrences: int = 0
     with_other_loops: int = 0
     partly_unknown: int = 0
     alone_whole: int = 0
     alone_with_known_loops: int = 0
+    alone_with_recurrences: int = 0
     alone_with_other_loops: int = 0
     alone_partly_unknown: int = 0
     not_explained: int = 0
@@ -208,29 +212,38 @@ def _count(answer: object, line: Line, coverage: Coverage) -> None:
     else:
         coverage.base_argument += base["argument"] is not None
         coverage.base_loaded += base["argument"] is None
-    with_guards = _kind(answer["not_known"] or ([] if answer["formula"] else ["too large"]), answer["loops"])
+    too_large = [] if published(answer, "/formula") else ["too large"]
+    with_guards = _kind(answer, answer["not_known"] or too_large, range(len(answer["loops"])))
     setattr(coverage, with_guards, getattr(coverage, with_guards) + 1)
     if with_guards == "partly_unknown":
-        for opcode in answer["not_known"] or ["too large"]:
+        for opcode in answer["not_known"] or too_large:
             coverage.not_known[opcode] = coverage.not_known.get(opcode, 0) + 1
     loops, opaque = _in_formula(answer)
-    alone = f"alone_{_kind(opaque, loops)}"
+    alone = f"alone_{_kind(answer, opaque, loops)}"
     setattr(coverage, alone, getattr(coverage, alone) + 1)
 
 
-def _kind(unknown: Collection[str], loops: Collection[Mapping[str, Any]]) -> str:
+def _kind(answer: Mapping[str, Any], unknown: Collection[str], loops: Collection[int]) -> str:
     if unknown:
         return "partly_unknown"
-    values = [one for one in loops if one["kind"] == "value"]
-    known = all(len(one["starts"]) == 1 and len(one["steps"]) <= 1 and not one["others"] for one in values)
-    return "whole" if not loops else "with_known_loops" if known else "with_other_loops"
+    values = [(n, one) for n in loops if (one := answer["loops"][n])["kind"] == "value"]
+    if all(len(one["starts"]) == 1 and len(one["steps"]) <= 1 and not one["others"] for _, one in values):
+        return "with_known_loops" if loops else "whole"
+    one_formula = all(len(one["starts"]) == 1 and len(one["steps"] + one["others"]) <= 1 for _, one in values)
+    there = all(published(answer, at) for n, one in values for at in _formulas_of(n, one))
+    return "with_recurrences" if one_formula and there else "with_other_loops"
 
 
-def _in_formula(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], set[str]]:
+def _formulas_of(n: int, loop: Mapping[str, Any]) -> list[str]:
+    return [f"/loops/{n}/{name}/{k}" for name in ("starts", "steps", "others") for k in range(len(loop[name]))]
+
+
+def _in_formula(answer: Mapping[str, Any]) -> tuple[list[int], set[str]]:
     """Return the loops and the opcodes that are not looked into of the formula alone: not those of guards and loads."""
-    loops: dict[int, Mapping[str, Any]] = {}
-    unknown = set() if answer["formula"] else {"too large"}
-    todo = [answer["formula"]]
+    loops: list[int] = []
+    parts: set[int] = set()
+    unknown = set() if published(answer, "/formula") else {"too large"}
+    todo = [published(answer, "/formula")]
     while todo:
         tree = todo.pop()
         if tree is None:
@@ -239,10 +252,14 @@ def _in_formula(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], set
             unknown.add(tree["opaque"])
         number = tree.get("loop")
         if number is not None and number not in loops:
-            loop = loops[number] = answer["loops"][number]
-            todo += [*loop["starts"], *loop["steps"], *loop["others"]]
+            loops.append(number)
+            todo += [published(answer, at) for at in _formulas_of(number, answer["loops"][number])]
+        part = tree.get("part")
+        if part is not None and part not in parts:
+            parts.add(part)
+            todo.append(answer["in_parts"]["parts"][part])
         todo += tree.get("args", ())
-    return list(loops.values()), unknown
+    return loops, unknown
 
 
 def _run(program: Program, function: Function, witness: Witness, rng: random.Random) -> Run | None:

@@ -14,7 +14,7 @@ from typing import Any
 from tests.support.sass.flow import loops
 from tests.support.sass.launches import Access, Launch
 from tests.support.sass.machine import Dim3, Endless, Machine, Thread, Touch, Where
-from tests.support.sass.published import Evaluator, Leaves, NotKnown, Tree, watched
+from tests.support.sass.published import Leaves, NotKnown, Tree, evaluator, published, watched
 
 Explain = Callable[[int, tuple[int, ...]], Mapping[str, Any] | None]
 _AXES = "xyz"
@@ -154,13 +154,14 @@ class Witness:
         leaves = Leaves(
             answer, thread, outer, run.parameters, run.places, run.specials, entry, self._destination
         )  # fmt: skip
-        evaluate = Evaluator(leaves).value
+        evaluate = evaluator(answer, leaves).value
         outcome.executed += 1
-        if answer["formula"] is None:
+        formula = published(answer, "/formula")
+        if formula is None:
             outcome.not_evaluated["a formula that is too large to be published"] += 1
             return
         try:
-            value = evaluate(answer["formula"])
+            value = evaluate(formula)
         except NotKnown as error:
             outcome.not_evaluated["a leaf that was not executed" if "0x" in str(error) else str(error)] += 1
             return
@@ -187,9 +188,8 @@ class Witness:
             return
         try:
             value = evaluate(base["formula"])
-            index = answer["index"]
-            known = index is not None and index["formula"] is not None
-            whole = value + index["scale"] * evaluate(index["formula"]) if known else touch.address
+            index = published(answer, "/index/formula")
+            whole = touch.address if index is None else value + answer["index"]["scale"] * evaluate(index)
         except NotKnown:
             outcome.not_evaluated["base"] += 1
             return
