@@ -232,17 +232,16 @@ def values_of_leaves(why: Why) -> list[tuple[Atom, int | None]]:
     numbers = why.numbers
     if numbers is None:
         return []
-    for a in why.address.formula.atoms():
-        for x in _named_leaves(a):
-            if x is not (why.address.base.value if why.address.base else None):
-                found[x] = why.value(of(x)) if numbers.met(x) else None
+    for x in _named_leaves(why.address.formula):
+        if x is not (why.address.base.value if why.address.base else None):
+            found[x] = why.value(of(x)) if numbers.met(x) else None
     return list(found.items())
 
 
 def _launch_lines(why: Why, words: Words) -> list[str]:
     """Return what arguments the launch had that the core lists, where the threads of the fault have gone."""
     found = []
-    for a in dict.fromkeys(x for top in why.address.formula.atoms() for x in _named_leaves(top)):
+    for a in _named_leaves(why.address.formula):
         low = a.args[0] if a.kind == "wide" else a
         if isinstance(low, Atom) and low.kind == "bank" and why.legend.argument(low) is not None:
             _, offset, size = low.args
@@ -258,10 +257,21 @@ def _launch_lines(why: Why, words: Words) -> list[str]:
     return [f"its warps have gone; the launch of this kernel that the core lists has {known}"] if found else []
 
 
-def _named_leaves(a: Atom) -> list[Atom]:
-    if a.kind == "wide" or a.kind in {"bank", "load", "phi", "turn", "result", "opaque"}:
-        return [a]
-    return [x for q in a.args if isinstance(q, Poly) for y in q.atoms() for x in _named_leaves(y)]
+def _named_leaves(p: Poly) -> list[Atom]:
+    """Return the leaves that text names, each once: a large formula has the same parts in many places."""
+    found: dict[Atom, None] = {}
+    seen: set[Atom] = set()
+    todo = [*reversed(p.atoms())]
+    while todo:
+        a = todo.pop()
+        if a in seen:
+            continue
+        seen.add(a)
+        if a.kind in {"wide", "bank", "load", "phi", "turn", "result", "opaque"}:
+            found[a] = None
+        else:
+            todo += reversed([x for q in a.args if isinstance(q, Poly) for x in q.atoms()])
+    return list(found)
 
 
 def _formula_line(why: Why, words: Words) -> str:
