@@ -32,7 +32,7 @@ A leaf has `bits` too: `{"constant": n}`; `{"parameter": k, "bytes": [from, to]}
 `{"special": NAME}`; `{"constant_bank": b, "offset": o, "bytes": n}`; `{"loaded": k, "bytes": [from, to]}`, bytes of the
 registers that the load `loads[k]` wrote; `{"loop": k}`, the variable `loops[k]`; `{"opaque": OPCODE, "at": offset,
 "register": R}`, what that instruction wrote; `{"entry": R}`, what a register had when the function was entered.
-What is too large for one tree is in `in_parts`, where `{"part": k}` stands for the tree `in_parts.parts[k]`.
+What is too large for one tree is in `in_parts`, where `{"part": k}` means the tree `in_parts.parts[k]`.
 """
 
 from __future__ import annotations
@@ -220,8 +220,9 @@ _LONGEST: Final = 600
 _DEEPEST: Final = 40
 _MOST_NODES: Final = 400
 _MOST_SHARED: Final = 4000
+_MOST_PARTS: Final = 48  # of one answer: more is no help to a reader
 _LONG_PART: Final = 100
-_LONG_SHARED: Final = 24  # characters of what stands in several places, from which on it has a name
+_LONG_SHARED: Final = 24  # characters, from which on what is used more than once has a name
 _MARKED: Final = re.compile("\x00([0-9]+)\x00")
 
 
@@ -261,7 +262,8 @@ class Words:
     def with_parts(self, lines: Sequence[str], more: Sequence[str] = ()) -> list[str]:
         """Return lines with the parts that they name, each behind the line that names it first.
 
-        `more` are lines that bring no parts: what they name and no other line names is left out of them.
+        `more` are lines that bring no parts: what they name and no other line names is left out of them, as it is of
+        a line that would bring too many.
         """
         texts, found, numbers = list(self._parts.values()), list[str](), dict[int, int]()
 
@@ -274,7 +276,10 @@ class Words:
                     yield n
 
         for line in lines:
+            before = dict(numbers)
             new = list(needed(line))
+            if len(numbers) > _MOST_PARTS:
+                numbers, new = before, []
             found += [line, *(f"part{numbers[n]} is {_bare(texts[n])}" for n in new)]
         return [
             _MARKED.sub(lambda match: f"part{numbers[n]}" if (n := int(match[1])) in numbers else "...", line)
@@ -583,13 +588,13 @@ class Parts:
         return self._leaf(a, words)
 
     def of(self, x: Node) -> Json | None:
-        """Return what stands for a part; None for what is none."""
+        """Return the leaf that refers to a part; None for what is none."""
         number = self._numbers.get(x)
         return None if number is None else {"part": number, "bits": x.bits}
 
 
 def uses_in(formulas: Iterable[Node]) -> dict[Node, int]:
-    """Return all that is no number in formulas, with in how many places it stands where everything is written once."""
+    """Return all that is no number in formulas, with how often it is used where everything is written once."""
     found: dict[Node, int] = {}
     todo: list[object] = list(formulas)
     while todo:

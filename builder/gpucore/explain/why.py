@@ -372,7 +372,7 @@ def _guard_lines(why: Why, words: Words) -> list[str]:
 
 
 def _shown(why: Why) -> dict[str, Poly | Atom]:
-    """Return the formulas of an answer, by where they stand in its JSON."""
+    """Return the formulas of an answer, by their JSON pointers."""
     address = why.address
     found: dict[str, Poly | Atom] = {"/formula": address.formula}
     if address.index is not None:

@@ -270,7 +270,7 @@ def test_the_published_tree_has_the_value_of_the_formula(kernel: str, draw: list
 
 
 def large(seed: int) -> Poly:
-    """A formula of some hundred values, each of which stands in the next one twice: some 2^30 nodes as a tree."""
+    """A formula of some hundred values, each of which the next one uses twice: some 2^30 nodes as a tree."""
     draw = Random(seed)
     value = leaf("special", "threadIdx.x") + leaf("special", "blockIdx.x") * 128
     for _ in range(30):
@@ -295,7 +295,7 @@ def test_a_formula_that_is_too_large_for_a_tree_is_published_in_parts(seed: int)
     in_parts = document["in_parts"]
     for number, part in enumerate(in_parts["parts"]):
         tree = json.dumps({"part": number, "bits": part["bits"]}, sort_keys=True)
-        leaves[tree] = evaluate(part, leaves)  # those that it refers to come before it
+        leaves[tree] = evaluate(part, leaves)  # it refers to earlier ones alone
     assert evaluate(in_parts["formulas"]["/index/formula"], leaves) == wanted
     assert len(json.dumps(in_parts)) < 40_000
     lines = why_text(why)
