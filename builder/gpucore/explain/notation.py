@@ -234,17 +234,18 @@ class Words:
         self.names = names or {}
         self._depth = 0
         self._uses: dict[Node, int] = {}
-        self._parts: dict[Node, str] = {}
+        self._parts: dict[Node, str] = {}  # the mark that stands for a part in text
+        self._texts: list[str] = []
 
     def _conjuncts(self, a: Atom) -> Iterator[Atom]:
         for x in a.args:
             assert isinstance(x, Atom)
             yield from self._conjuncts(x) if x.kind == "all" and x not in self._parts else (x,)
 
-    # Parts: what is too long for one line is written in several, each part of it once.
+    # Parts: a formula that is too long for one line is written in several, each part once.
 
     def share(self, formulas: Sequence[Node]) -> None:
-        """Give names to the long parts of formulas, where one of these is too long to be written whole."""
+        """Make parts of what is long or repeated in formulas, if one of these is too long for one line."""
         if all(written_size(x) <= _MOST_NODES // 4 for x in formulas):
             return
         self._uses = uses_in(formulas)
@@ -260,12 +261,12 @@ class Words:
         self._depth = 0
 
     def with_parts(self, lines: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-        """Return lines with the parts that they name, each behind the line that names it first.
+        """Return lines, each followed by the parts that it is the first to name.
 
-        `more` are lines that bring no parts: what they name and no other line names is left out of them, as it is of
-        a line that would bring too many.
+        A line that would add too many parts adds none: `...` stands for those that no other line names. So it is in
+        the lines of `more`.
         """
-        texts, found, numbers = list(self._parts.values()), list[str](), dict[int, int]()
+        texts, found, numbers = self._texts, list[str](), dict[int, int]()
 
         def needed(line: str) -> Iterator[int]:
             for match in _MARKED.finditer(line):
@@ -287,14 +288,12 @@ class Words:
         ]
 
     def _part(self, x: Node, text: str) -> str:
-        """Return a text, or the mark of the part that it is from now on."""
+        """Return a text, or a mark for it if it is long enough to be a part."""
         if not self._uses or len(text) <= (_LONG_SHARED if self._uses.get(x, 0) > 1 else _LONG_PART):
             return text
-        self._parts[x] = text
-        return self._mark(x)
-
-    def _mark(self, x: Node) -> str:
-        return f"\x00{list(self._parts).index(x)}\x00"
+        self._texts.append(text)
+        self._parts[x] = f"\x00{len(self._texts) - 1}\x00"
+        return self._parts[x]
 
     def _too_large(self, x: Node) -> bool:
         return not self._uses and written_size(x) > _MOST_NODES
@@ -304,16 +303,15 @@ class Words:
         return self.cut(p, _LONGEST)
 
     def cut(self, p: Poly, most: int, bracketed: bool = False) -> str:
-        """Return a formula, cut behind so many characters; with parts, which make it short, behind more."""
+        """Return a formula, cut after `most` characters; later where it has parts, since they keep it short."""
         text = self.poly(p, bracketed)
-        if not self._uses:
-            return text if len(text) <= most else f"{text[:most]} ..."
-        return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} ..."
+        most = _LONGEST if self._uses else most
+        return text if len(text) <= most else f"{text[:most].rpartition(' ')[0]} ..."
 
     def poly(self, p: Poly, bracketed: bool = False) -> str:
         """Return a sum, in brackets where it is more than one term and is part of a term."""
         if p in self._parts:
-            return self._mark(p)
+            return self._parts[p]
         if self._depth > _DEEPEST or self._too_large(p):
             return "..."
         if not p.terms:
@@ -364,7 +362,7 @@ class Words:
     def atom(self, a: Atom) -> str:
         """Return an atom in words."""
         if a in self._parts:
-            return self._mark(a)
+            return self._parts[a]
         if self._too_large(a):
             return "(...)"
         kind, first = a.kind, a.args[0] if a.args else None
@@ -479,7 +477,7 @@ class Words:
     def condition(self, a: Atom, holds: bool = True) -> str:
         """Return a condition, or its opposite."""
         if a in self._parts:
-            return self._mark(a) if holds else f"!{self._mark(a)}"
+            return f"{'' if holds else '!'}{self._parts[a]}"
         if self._too_large(a):
             return "..."
         if a.kind == "not" and isinstance(a.args[0], Atom):
@@ -571,7 +569,7 @@ _SAME: Final = {
 
 
 class Parts:
-    """What formulas that are too large for a tree have in common; each such part is a tree that others refer to."""
+    """The trees that large formulas have in common, each once; formulas and later parts refer to them by number."""
 
     def __init__(self, formulas: Sequence[Node], leaf: LeafTree) -> None:
         self._leaf, self._numbers = leaf, dict[Node, int]()
@@ -588,13 +586,13 @@ class Parts:
         return self._leaf(a, words)
 
     def of(self, x: Node) -> Json | None:
-        """Return the leaf that refers to a part; None for what is none."""
+        """Return the leaf that refers to a part; None if a value is not one."""
         number = self._numbers.get(x)
         return None if number is None else {"part": number, "bits": x.bits}
 
 
 def uses_in(formulas: Iterable[Node]) -> dict[Node, int]:
-    """Return all that is no number in formulas, with how often it is used where everything is written once."""
+    """Return how often each value and condition in formulas is used, if each is written once; numbers do not count."""
     found: dict[Node, int] = {}
     todo: list[object] = list(formulas)
     while todo:

@@ -258,7 +258,7 @@ def _launch_lines(why: Why, words: Words) -> list[str]:
 
 
 def _named_leaves(p: Poly) -> list[Atom]:
-    """Return the leaves that text names, each once: a large formula has the same parts in many places."""
+    """Return the leaves that text names, each once; a large formula repeats the same parts many times."""
     found: dict[Atom, None] = {}
     seen: set[Atom] = set()
     todo = [*reversed(p.atoms())]
@@ -357,7 +357,7 @@ def _loop_line(words: Words, found: LoopValue) -> str:
         return f"{name} starts as {starts} and grows by {grows}"
     others = " or ".join(words.cut(p, _WIDEST) for p in loop.others)
     if len(loop.starts) == 1 and len(loop.others) == 1 and not grows:
-        return f"{name} starts as {starts}; each turn makes it {others}"
+        return f"{name} starts as {starts}; each turn sets it to {others}"
     return f"{name} starts as {starts}; a later turn has {others}" + (f", or {grows} more" if grows else "")
 
 
@@ -435,7 +435,7 @@ def _tree(p: Poly, legend: Legend) -> Json | None:
 
 
 def _in_parts(why: Why) -> Json | None:
-    """Return the formulas that are too large for one tree as trees that share parts; None where all are there."""
+    """Return the formulas that are too large for one tree as trees that share parts; None if there are none."""
     large = {at: p for at, p in _shown(why).items() if written_size(p) > _MOST_NODES}
     if not large or len(uses_in(large.values())) > _MOST_SHARED:
         return None
