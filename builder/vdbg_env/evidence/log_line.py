@@ -43,17 +43,30 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _WRAPPING = re.compile(
-    # Of CRI; of a journal with `-o short-iso` and of rsyslog: host and program, which has its number or is the kernel.
-    rf"({_ISO}) (?:(?:stdout|stderr) [FP] |[\w.-]{{1,255}} (?:[\w./@-]{{1,255}}\[\d{{1,10}}\]|kernel): )?"
+    # Of CRI; of a journal with `-o short-iso` and of rsyslog: host and program, which has its number or is the kernel;
+    # of `aws logs tail`: the stream.
+    rf"({_ISO}) (?:(?:stdout|stderr) [FP] |[\w.-]{{1,255}} (?:[\w./@-]{{1,255}}\[\d{{1,10}}\]|kernel): |"
+    r"(?<=\.\d{6}\+00:00 )[^\s/:]{1,255}(?:/[^\s/:]{1,255}){1,8} )?"
     r"|([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) \S{1,255} [^\s:\[]{1,255}(?:\[\d{1,10}\])?: "  # a journal
     rf"|(\d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) |\[({_ISO})\] "  # the second of Buildkite
-    r"|(?P<label>\[(?:pod|container)/[^\]\s]{1,512}\]|[A-Za-z0-9][\w.-]{0,127} {1,40}\|) "  # kubectl, Compose
+    # kubectl, Compose, Loki; stern and kubetail, where a label of vLLM follows or the pod is one of a deployment.
+    r"|(?P<label>\[(?:pod|container)/[^\]\s]{1,512}\]|[A-Za-z0-9][\w.-]{0,127} {1,40}\||"
+    r"\{(?:[A-Za-z_]\w{0,63}=\"[^}]{0,999})?\}|"
+    r"(?:[a-z][a-z0-9.-]{0,127} [a-z0-9-]{1,63}|\[[a-z][a-z0-9.-]{0,127}(?: [a-z0-9-]{1,63})?\])"
+    r"(?= \([A-Z][\w.:/+-]{0,63} (?:pid|rank)=)|"
+    r"[a-z][a-z0-9.-]{0,127}-[0-9a-f]{8,10}-[a-z0-9]{5} [a-z0-9-]{1,63}) "
     # A clock, the seconds and line number of a notebook that was run as a job, a quotation, a build by Docker.
     r"|(?:\[\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?) |\d{1,7}\.\d{1,3}s \d{1,9} |> (?=\S)"
     r"|#\d{1,4} \d{1,7}\.\d{1,4} "
 )
 # How a line begins that is in one of these wrappings, or in JSON.
-_MAY_BE_WRAPPED = re.compile(r"[\d\[{#>]|[A-Z][a-z]{2} [ \d]\d \d\d:|[A-Za-z][\w.-]{0,127} {1,40}\|").match
+_MAY_BE_WRAPPED = re.compile(
+    r"[\d\[{#>]|[A-Z][a-z]{2} [ \d]\d \d\d:|[A-Za-z][\w.-]{0,127} (?: {0,39}\||[a-z0-9-]{1,63} \()|"
+    r"[a-z][a-z0-9.-]{0,127}-[0-9a-f]{8,10}-"
+).match
+_IN_JSON = re.compile(r'"(?:message|textPayload|msg)": ?"').search
+_MESSAGES = ("log", "MESSAGE", "message", "textPayload", "msg")
+_TIMES = ("time", "__REALTIME_TIMESTAMP", "timestamp", "asctime", "ts")
 _LAUNCHER = re.compile(  # `srun -l`, mpirun, torchrun
     r"(\d{1,5}): |\[\d{1,6},(\d{1,6})\](?:<std(?:out|err)>)?:? ?|\[(?:default|rank|trainer|worker)?(\d{1,6})\]: ?"
 )
@@ -64,7 +77,7 @@ _LABEL = 400  # characters of a label, at most
 _RAY_REPEAT = re.compile(r" ?\[repeated \d+x across cluster\]\s*$")
 _FIELD = re.compile(r"(\w+)=([\w.:]+)")
 _WORLD_RANK = re.compile(r"(?:^|_)(?:Worker_?)?(?:TP|EP|rank)(\d{1,5})|^VllmWorker-(\d{1,5})", re.IGNORECASE)
-_DP_ONLY = re.compile(r"_DP(\d{1,5})$|(?<!EngineCore)_(\d{1,5})$")
+_DP_ONLY = re.compile(r"_(?:DP)?(\d{1,5})$")
 _STAGE = re.compile(r"_PP\d")
 _NUMBERED = re.compile(r"[-_ ]?(?:(?:DP|PP|TP|EP|CP)?\d+[-_]?)+$|_(?:DP|PP|TP|EP|CP)\d+.*$")
 _DEPTHS = {"Worker": 2, "EngineCore": 1}  # of processes of vLLM
@@ -103,7 +116,7 @@ _BEGIN_A_PREFIX = "(" + _BEGIN_A_RANK + _BEGIN_A_LEVEL + "{#>"
 # Anywhere in the prefix of a line of a logger that is not known.
 _SOME_LEVEL = re.compile(
     r"^.{0,80}?(?:^|[\s|\[<(\]])(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)(?:[\s|\]>):]|$)"
-    r"|^\{.{0,300}?\"(?:level|severity)\": ?\"(?i:(debug|info|warning|warn|error|critical|fatal))\""
+    r"|^\{.{0,300}?\"(?:level(?:name)?|severity)\": ?\"(?i:(debug|info|warning|warn|error|critical|fatal))\""
 )
 _PREFIX, _MAY_NAME_A_LEVEL = 100, re.compile("INFO|WARN|ERROR|DEBUG|CRITICAL|FATAL|NOTICE").search
 _SAME_LEVEL = {"NOTICE": "INFO", "WARN": "WARNING"}
@@ -247,19 +260,23 @@ def _out_of_container(text: str) -> tuple[str, str | None, str | None]:
 
 
 def _out_of_json(text: str) -> tuple[str, str | None] | None:
-    """Docker's json-file driver writes {"log", "stream", "time"}, `journalctl -o json` writes {"MESSAGE", ...}."""
-    if not text.startswith(('{"log"', '{"stream"', '{"time"')) and '"MESSAGE"' not in text:
+    """Docker's json-file driver writes {"log", "stream", "time"}, `journalctl -o json` writes {"MESSAGE", ...}.
+
+    Loggers and clouds write {"message"}, {"msg"} or {"textPayload"}; one with a traceback in a field is left alone.
+    """
+    known = text.startswith(('{"log"', '{"stream"', '{"time"')) or '"MESSAGE"' in text
+    if not known and not (text.startswith('{"') and "\\n" not in text.replace('\\n"', "") and _IN_JSON(text)):
         return None
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    message = record.get("log", record.get("MESSAGE"))
+    message = next((record[key] for key in _MESSAGES if key in record), None)
     if isinstance(message, list):  # journald writes a message that is no text as a list of bytes
         message = bytes(b for b in message if isinstance(b, int) and 0 <= b < 256).decode("utf-8", "replace")
     if not isinstance(message, str):
         return None
-    said = record.get("time", record.get("__REALTIME_TIMESTAMP"))
+    said = next((record[key] for key in _TIMES if key in record), None)
     message = message.encode("utf-8", "replace").decode()  # half of a surrogate pair can be written in JSON alone
     return plain(message.rstrip("\n")), said if isinstance(said, str) else None
 
@@ -356,11 +373,11 @@ def depth_of(process: str | None) -> int:
 
 @lru_cache(1 << 10)
 def rank_of_process(process: str) -> int | None:
-    """Return the rank that a process is named after: 1 of `Worker_TP1`, `VllmWorker-1` and `EngineCore_DP1`.
+    """Return the rank that a process is named after: 1 of `Worker_TP1`, `VllmWorker-1` and `Worker_DP1`.
 
-    The number of `EngineCore_0` counts engines. With pipeline stages the rank is not in the name.
+    The number of an engine (`EngineCore_DP1`) counts engines. With pipeline stages the rank is not in the name.
     """
-    if _STAGE.search(process):
+    if "EngineCor" in process or _STAGE.search(process):
         return None
     match = _WORLD_RANK.search(process) or _DP_ONLY.search(process)
     return int(match[match.lastindex or 1]) if match else None

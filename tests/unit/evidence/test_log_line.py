@@ -16,7 +16,9 @@ IMA = "CUDA error: an illegal memory access was encountered"
     [
         (f"(EngineCore pid=154) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore", None),
         (f"(EngineCore_0 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_0", None),  # it counts engines
-        (f"(EngineCore_DP1 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_DP1", 1),
+        (f"(EngineCore_DP1 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_DP1", None),  # so does this
+        (f"vllm-0 server (Worker_TP3 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_TP3", 3),  # stern
+        (f"[vllm-7c9f] (Worker_TP3 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_TP3", 3),  # kubetail
         (f"(Worker_TP3 pid=9) ERROR 11-03 23:14:03 [multiproc_executor.py:710] {IMA}", "Worker_TP3", 3),
         (f"(Worker_DP0_TP2_EP2 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_DP0_TP2_EP2", 2),
         (f"(VllmWorker-1 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "VllmWorker-1", 1),

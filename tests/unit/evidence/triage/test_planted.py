@@ -3,6 +3,7 @@
 The logs are those of the project, and published ones where their folder is at hand (tests/support/genuine.py).
 """
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,10 @@ def mixed(lines: Lines, between: int = 0) -> Lines:
     return found
 
 
+def in_json(key: str, line: bytes) -> bytes:
+    return json.dumps({"time": "2026-11-03T10:00:00Z", "id": 7, key: decode(line)}, ensure_ascii=False).encode()
+
+
 WRAPPINGS: dict[str, Callable[[Lines], Lines]] = {
     "colours": each(b"\x1b[36m", b"\x1b[0m"),
     "iso-stamps": counted("2026-11-03T{h:02}:{m:02}:{s:02}.123456789Z "),
@@ -55,6 +60,11 @@ WRAPPINGS: dict[str, Callable[[Lines], Lines]] = {
     "kubectl": each(b"[pod/vllm-0/server] "),
     "journald": counted("Nov 03 {h:02}:{m:02}:{s:02} node-1 vllm[4711]: "),
     "journald-short-iso": counted("2026-11-03T{h:02}:{m:02}:{s:02}+0000 node-1 vllm[4711]: "),
+    "loki": counted('2026-11-03T{h:02}:{m:02}:{s:02}Z {{container="vllm", pod="vllm-0"}} '),
+    "aws-logs-tail": counted("2026-11-03T{h:02}:{m:02}:{s:02}.123000+00:00 ecs/vllm/0f3c9d7b1f6e "),
+    "stern": each(b"vllm-7c9f8d6b54-x2xq9 server "),
+    "cloud-json": lambda lines: [in_json("textPayload", line) for line in lines],
+    "logger-json": lambda lines: [in_json("message", line) for line in lines],
     "four-ranks": mixed,
     "four-ranks-far-apart": lambda lines: mixed(lines, 300),
     "four-ranks-coloured-in-kubectl": lambda lines: each(b"[pod/vllm-0/server] \x1b[36m", b"\x1b[0m")(mixed(lines)),
