@@ -63,6 +63,7 @@ WRITTEN_SINCE = frozenset(
     lldb-saw-abort lldb-saw-signal llama-server-answered llama-generated llama-server-started sglang-started
     triton-server-started comfyui-started comfyui-prompt-executed deepspeed-rank-ended-well training-completed
     ray-job-succeeded benchmark-counted gtest-passed trained-a-step deepspeed-step
+    client-went-away extension-build-failed
     exception-of-another-language gloo-peer-gone nvcc-refused pool-process-died process-ended-itself
     """.split()  # noqa: SIM905
 )

@@ -347,6 +347,7 @@ TRACEBACK = 250  # lines of a process around its death that hold the traceback
 FIRST_DEATHS = 8  # of a log; the first one counts
 IGNORED_LINES = 80  # of a traceback that Python prints of an error in a finalizer
 TELLING = 13  # an exception of a lower precision only says that something else went wrong
+REQUEST = 1  # precision of an exception that a server catches: a request failed, or its client went away
 OTHERS = range(3, 6)  # precision of an exception that says that another process, or the user, ended something
 QUOTING = range(6, 10)  # precision of an exception that quotes what another process raised
 
@@ -418,7 +419,8 @@ class LogEvidence:
     """What one log showed: sightings in order, how many lines it has, whether it ended in order.
 
     `work` is the first line that shows that the run did its work, with its number; `survived`: how many failures the
-    run continued after. `calm`: its last line is one of level INFO. `rank` is that of its name.
+    run continued after. `stopped` is the first line of the shutdown. `calm`: its last line is one of level INFO. `rank`
+    is that of its name.
 
     `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's. `clues` are
     lines that no rule knows, and that have a word of an error: the first of them and the last.
@@ -431,6 +433,7 @@ class LogEvidence:
     victims: tuple[Sighting, ...] = ()
     clues: tuple[Candidate, ...] = ()
     shut_down: bool = False
+    stopped: Sighting | None = None
     calm: bool = False
     rank: int | None = None
     work: tuple[int, str] | None = None
@@ -481,6 +484,7 @@ class LogClassifier:
     _survived: int = 0
     _ignored: dict[str | None, int] = field(default_factory=dict)
     _exiting: set[str | None] = field(default_factory=set)  # pods and containers that shut down in order
+    _stopped: Sighting | None = None
     _work: tuple[int, str] | None = None
     _settings: dict[str, None] = field(default_factory=dict)
     _release: str | None = None
@@ -516,6 +520,7 @@ class LogClassifier:
             victims=tuple(self._victims),
             clues=(*self._first_clues, *self._last_clues),
             shut_down=bool(self._exiting),
+            stopped=self._stopped if self._exiting else None,
             calm=unwrap(decode(self._scanner.last_line)).level in {"INFO", "DEBUG"},
             rank=self._rank,
             work=self._work,
@@ -610,6 +615,8 @@ class LogClassifier:
             case "shutdown":
                 broken = (s for s in self._kept.values() if not s.weak and s.rule.role != "exception")
                 if not any(_concerns({s.label}, line.label) for s in broken) and not _concerns(self._dead, line.label):
+                    if not self._exiting:
+                        self._stopped = self._sighting(rule, groups, candidate, line)
                     self._exiting.add(line.label)
             case "begin":
                 self._exiting = {label for label in self._exiting if not _concerns({line.label}, label)}
@@ -682,6 +689,9 @@ class LogClassifier:
         if sighting.rule.role == "exception" and ignored and self._is_within(IGNORED_LINES, ignored, candidate, line):
             return
         if last := self._last.get(sighting.writer):
+            of_request = self._work and last.rule.precision == REQUEST and _of_another(sighting)
+            if of_request and self._is_within(TRACEBACK, last.line, candidate, line):
+                return  # it ended that request, not the server
             if _is_wrapper(last) and self._is_within(1, last.line, candidate, line):
                 self._drop([last])
                 if sighting.rule.role == "exception":

@@ -18,7 +18,17 @@ from vdbg_env.common.console import counted
 from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN, HowKnown
 from vdbg_env.evidence.log_line import LogLine, decode, depth_of, unwrap
 from vdbg_env.evidence.triage_rules import OF_A_PEER, FailureClass, Remedy, RuleBook, rate
-from vdbg_env.evidence.triage_scan import CODE, MAX_TEXT, TELLING, TRACEBACK, Candidate, LogEvidence, Sighting, is_weak
+from vdbg_env.evidence.triage_scan import (
+    CODE,
+    MAX_TEXT,
+    REQUEST,
+    TELLING,
+    TRACEBACK,
+    Candidate,
+    LogEvidence,
+    Sighting,
+    is_weak,
+)
 
 if TYPE_CHECKING:
     from gpucore.dwarf import LinesByName
@@ -35,6 +45,8 @@ _GONE = re.compile(
     r"remote process exited|RemoteError|[Cc]onnection (?:reset|closed|refused)|[Tt]imed? ?out|[Bb]roken pipe|abort|"
     r"(?:by|from|remote) peer|status[= ](?:5|12)\b"
 )
+# vLLM raises KeyboardInterrupt("terminated") where it gets SIGTERM.
+_SIGNAL = re.compile(r"\b(?:(SIGTERM|KeyboardInterrupt: terminated)|SIGINT|KeyboardInterrupt)\b")
 _SKEW = 5  # seconds by which an effect may seem to come before its cause: clocks differ, and lines are written late
 _BEGUN = "gpu-coredump-begun"
 _LATER = 60  # seconds after which an exception no longer explains that peers complain
@@ -100,7 +112,8 @@ class Triage:
     `process` is the one that failed. `title` says what happened where the class is too wide to, and `fix` what to type
     or to change, where the line leaves no doubt.
 
-    `clue_form` is that of the line that the second stage chose, None where a rule knows the line.
+    `clue_form` is that of the line that the second stage chose, None where a rule knows the line. `stopped`: the line
+    shown is that of an orderly end.
     `kernel_text` is the line that names the kernel; `lines` are those of the place that it gives, by line packs.
     """
 
@@ -120,6 +133,7 @@ class Triage:
     evidence: tuple[Sighting, ...] = ()
     logs: tuple[LogEvidence, ...] = ()
     clue_form: str | None = None
+    stopped: bool = False
 
     @property
     def said(self) -> str:
@@ -134,8 +148,10 @@ class Triage:
     def failed(self) -> bool | None:
         """Whether a line shows a failure, of the GPU or not; False where one shows that the run did its work.
 
-        None where neither is shown: nothing is known, or the line is only a guess.
+        None where neither is shown: nothing is known, the line is only a guess, or it was told to end before it worked.
         """
+        if self.stopped:
+            return None
         if self.root_cause and self.failure.name != UNKNOWN and self.confidence >= SHOWN:
             return True
         well = self.root_cause is None and self.failure.name == NO_FAILURE and any(log.worked for log in self.logs)
@@ -149,6 +165,8 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     late = [s for s in seen if s.exiting and _is_late(s, classes)]
     seen = [s for s in seen if s not in late]
     thrown = [s for s in seen if s.rule.role == "exception" and not s.weak]
+    if _deaths(logs):  # a request that failed is an effect
+        thrown = [s for s in thrown if s.rule.precision != REQUEST] or thrown
     suspects = [s for s in seen if s.rule.role != "exception"]
     suspects = [s for s in suspects if not s.weak] or ([] if thrown else suspects)
     if _ended_in_order(suspects, thrown, logs):
@@ -351,9 +369,16 @@ def _is_late(sighting: Sighting, classes: Mapping[str, FailureClass]) -> bool:
 
 
 def _ended_in_order(suspects: Sequence[Sighting], thrown: Sequence[Sighting], logs: Sequence[LogEvidence]) -> bool:
-    """Return whether a run that had done its work shows nothing but warnings, and exceptions during its shutdown."""
+    """Return whether a run that had done its work shows nothing but warnings, requests that failed, and exceptions
+    during its shutdown.
+    """
     worked = any(log.worked for log in logs)
-    return worked and not _deaths(logs) and all(s.weak for s in suspects) and all(s.exiting for s in thrown)
+    return (
+        worked
+        and not _deaths(logs)
+        and all(s.weak for s in suspects)
+        and all(s.exiting or s.rule.precision == REQUEST for s in thrown)
+    )
 
 
 def _only_warned(
@@ -660,12 +685,14 @@ def _went_well(logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: M
     notes = [
         f"{s.file}:{s.line} reports {s.failure}, but "
         + ("only as a warning" if s.weak else "after an orderly shutdown had begun")
+        if s.exiting or s.weak
+        else f"{s.file}:{s.line} is of a request that failed, which a server gets over"
         for s in late[:1]
     ]
     survived = sum(log.survived for log in logs)
     if survived:
         notes.append(f"{counted(survived, 'line')} of a failure after which the run continued")
-    return Triage(
+    well = Triage(
         failure=classes[NO_FAILURE],
         confidence=_WELL_BUT if late else _WELL,
         alternatives=tuple(
@@ -675,6 +702,26 @@ def _went_well(logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: M
         ),
         notes=tuple(notes),
         logs=tuple(logs),
+    )
+    stopped = next((log.stopped for log in logs if log.stopped), None)
+    return well if stopped is None or any(log.worked for log in logs) else _stopped(stopped, well)
+
+
+def _stopped(stopped: Sighting, well: Triage) -> Triage:
+    """Return what is said of a program that ended in order and had shown no work: who ended it is not known."""
+    signal = _SIGNAL.search(stopped.text)
+    title, notes = "it shut down in order; the log shows no work before that", well.notes
+    if signal:
+        title = f"{'SIGTERM' if signal[1] else 'SIGINT'} ended it; the log shows no work before that"
+        notes = (*notes, "the signal came from outside: a user, a batch system, or Kubernetes (kubectl describe pod)")
+    return replace(
+        well,
+        title=title,
+        confidence=_WELL_BUT,
+        root_cause=_root_cause(stopped),
+        process=stopped.process,
+        stopped=True,
+        notes=notes,
     )
 
 

@@ -358,9 +358,75 @@ def test_the_effects_of_an_exception_may_be_printed_any_number_of_lines_after_it
 
 
 def test_of_a_class_for_two_ends_the_one_is_said_that_is_meant() -> None:
-    assert triage_bytes(b"INFO:     Shutting down\n").said == "the run went well"
+    assert triage_bytes(ANSWERED.encode()).said == "the run went well"
     failed = triage_bytes(b"Traceback (most recent call last):\nKeyError: 'block 7'\n")
     assert (failed.failure.name, failed.said) == ("not-a-gpu-failure", "ended for a reason that is not the GPU's")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("Received SIGTERM, shutting down", "SIGTERM ended it; the log shows no work before that"),
+        ("KeyboardInterrupt: terminated", "SIGTERM ended it; the log shows no work before that"),
+        ("KeyboardInterrupt", "SIGINT ended it; the log shows no work before that"),
+        ("INFO:     Shutting down", "it shut down in order; the log shows no work before that"),
+    ],
+)
+def test_a_server_that_was_ended_before_it_served_did_not_go_well(line: str, said: str) -> None:
+    begun = "(APIServer pid=1) INFO 11-03 23:12:01 [api_server.py:2101] vLLM API server version 0.33.0\n"
+    ended = f"(APIServer pid=1) INFO 11-03 23:13:00 [launcher.py:110] {line}\n"
+    verdict = triage(begun + ended)
+    assert (verdict.failure.name, verdict.said, verdict.failed) == ("not-a-gpu-failure", said, None)
+    assert verdict.root_cause and verdict.root_cause.line == 2
+    served = triage(begun + ANSWERED + ended)
+    assert (served.said, served.failed, served.root_cause) == ("the run went well", False, None)
+
+
+REQUEST = """\
+(APIServer pid=1) ERROR:    Exception in ASGI application
+(APIServer pid=1) Traceback (most recent call last):
+(APIServer pid=1)   File "/app/uvicorn/protocols/http/h11_impl.py", line 403, in run_asgi
+(APIServer pid=1) {raised}
+"""
+DISCONNECTS = [
+    "starlette.requests.ClientDisconnect",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "asyncio.exceptions.CancelledError",
+    "anyio.BrokenResourceError",
+    "h11._util.LocalProtocolError: Can't send data when our state is ERROR",
+    "RuntimeError: No response returned.",
+    "RuntimeError: Unexpected message received: http.request",
+]
+
+
+@pytest.mark.parametrize("raised", DISCONNECTS)
+def test_a_log_of_a_server_that_ends_with_a_clients_disconnect_shows_no_failure(raised: str) -> None:
+    verdict = triage(ANSWERED + REQUEST.format(raised=raised))
+    assert (verdict.failed, verdict.root_cause) == (False, None)
+    assert "log0:2 is of a request that failed, which a server gets over" in verdict.notes[0]
+    own = triage(ANSWERED + REQUEST.format(raised="ValueError: 4080 tokens, not 4096"))
+    assert own.failed, "a fault of the server's own is still told"
+
+
+@pytest.mark.parametrize("raised", DISCONNECTS)
+def test_a_request_that_failed_because_the_engine_died_does_not_hide_that(raised: str) -> None:
+    verdict = triage(
+        ANSWERED + IMA + PREFIX + "EngineCore encountered a fatal error.\n" + REQUEST.format(raised=raised)
+    )
+    assert verdict.failure.name == "illegal-memory-access"
+    died = PREFIX + "EngineCore encountered a fatal error.\n" + PREFIX + "ValueError: 4080 tokens, not 4096\n"
+    root = triage(ANSWERED + REQUEST.format(raised=raised) + died).root_cause
+    assert root and "4080 tokens" in root.text
+
+
+def test_of_an_extension_that_could_not_be_built_the_reason_is_shown_and_not_that_ninja_failed() -> None:
+    """What FlashInfer raises has the output of ninja below it."""
+    failed = PREFIX + "RuntimeError: Ninja build failed. Ninja output:\n"
+    reason = PREFIX + "/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\n"
+    root = triage(failed + PREFIX + "FAILED: batch_prefill.cuda.o\n" + reason).root_cause
+    assert root and root.line == 3
+    alone = triage(failed)
+    assert (alone.failure.name, alone.root_cause and alone.root_cause.line) == ("triton-compile", 1)
 
 
 def test_the_exception_that_the_driver_names_counts_and_not_that_it_began_to_tell_of_one() -> None:
