@@ -43,7 +43,6 @@ from vdbg_env.run.library import runbook_library
 from vdbg_env.run.placement import PlacementRequest, Scratch
 from vdbg_env.run.session import RunView, Session
 from vdbg_env.runbook.state import AskPerson, StepRecord
-from vdbg_env.runbook.workload import MEMORY_MAP
 
 _LOOK_S = 0.25  # how long a Ctrl-C may wait to be seen
 
@@ -546,7 +545,6 @@ def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
         flags = replace(flags, termination_log=Path(_TERMINATION_LOG))
     command = Guarded(flags)
     variables = {**os.environ, **({RUNS_VARIABLE: str(flags.runs)} if flags.runs else {})}
-    variables |= {} if flags.memory_map else {MEMORY_MAP: "off"}
     home = runs_home(variables)
     forget_old_runs(home, flags.keep - 1)
     view = RunView(interactive=False, listener=lambda _: lambda *_: None, person=lambda _: Nobody())

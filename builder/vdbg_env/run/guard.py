@@ -21,7 +21,7 @@ from vdbg_env.run.guarded import Announcer, Guarded, Room, fitting, listed
 from vdbg_env.run.session import FinishedRun, RunView, Session
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
-from vdbg_env.runbook.workload import MEMORY_MAP, recognise
+from vdbg_env.runbook.workload import recognise
 
 GUARDED = "guarded"  # the step of the runbook that runs the command
 TERMINATION_MESSAGE_BYTES = 4096  # what Kubernetes keeps of /dev/termination-log
@@ -162,7 +162,7 @@ class Guard:
         variables = planned.env.items() if planned else ()
         armed = {name: value.replace(_RANK_DIR, "FOLDER") for name, value in variables if value is not None}
         yield from listed(armed, given)
-        hooks = planned.hooks if planned and MEMORY_MAP not in given else {}
+        hooks = self.command.hooks(planned, given) if planned else {}
         own = {**hooks, **self.command.own_variables}
         yield from listed({name: value.replace(_RANK_DIR, "FOLDER") for name, value in own.items()}, {})
         yield "# FOLDER is steps/guarded/1/HOST-0 of the run's record."

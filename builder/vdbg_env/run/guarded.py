@@ -218,13 +218,16 @@ class Guarded:
 
     def without_the_users(self, invocation: Invocation, environment: Mapping[str, str]) -> Invocation:
         """Return the invocation without what the user has set otherwise: the command runs as it is."""
-        hooks = {} if MEMORY_MAP in environment else invocation.hooks
         env = {name: value for name, value in invocation.env.items() if name not in environment}
         watch = invocation.watch.model_copy(
             update={"output_idle_s": self.settings.hang_after, "gpu_pinned_s": self.settings.hang_after}
         )
         output = invocation.output.model_copy(update={"limit": self.settings.log_limit})
-        return replace(invocation, env=env, hooks=hooks, watch=watch, output=output)
+        return replace(invocation, env=env, hooks=self.hooks(invocation, environment), watch=watch, output=output)
+
+    def hooks(self, invocation: Invocation, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Return what has the command write its memory map; nothing where the user does not want it or has set it."""
+        return invocation.hooks if self.settings.memory_map and MEMORY_MAP not in environment else {}
 
     def pending(self) -> tuple[int, ...]:
         """Return the signals that arrived after the workload's end; all others are the workload's."""

@@ -187,6 +187,16 @@ def test_guard_gives_it_and_can_leave_it_out(monkeypatch: pytest.MonkeyPatch) ->
     assert "VDBG_MEMORY_MAP=FOLDER" not in vdbg_env(*asked, "--", "vllm", "serve", "m").stdout
 
 
+@pytest.mark.parametrize(("option", "given"), [("--memory-map", True), ("--no-memory-map", False)])
+def test_a_guarded_command_gets_it_or_not(tmp_path: Path, option: str, given: bool) -> None:
+    folder = tmp_path / "folder"
+    run = vdbg_env(
+        "guard", "--runs", str(tmp_path / "runs"), option, "--", "sh", "-c", f"echo at=$VDBG_MEMORY_MAP > {folder}"
+    )
+    assert run.status == 0, run.stderr
+    assert (folder.read_text() != "at=\n") is given
+
+
 def hook() -> Any:
     """Return the hook's module, in this interpreter."""
     spec = importlib.util.spec_from_file_location("vdbg_memory_map", HOOK / "vdbg_memory_map.py")
