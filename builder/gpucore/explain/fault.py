@@ -13,6 +13,7 @@ from gpucore.core import (
     FaultingThread,
     Scope,
     WarpGroup,
+    coordinates,
     find_doubts,
     read_parameters,
 )
@@ -32,6 +33,7 @@ Programs: TypeAlias = Callable[[CodeMap, Place], Program | None]
 """Gives the disassembled code around a place; None where it cannot be disassembled."""
 
 _MOST_LANES: Final = 32
+_MOST_WARPS: Final = 4  # that are asked besides the one of the fault
 _PAGE: Final = 4096  # bytes: memory is mapped in no smaller piece
 
 
@@ -57,9 +59,37 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
         why = explain_place(program, place.offset, ())
         return why and replace(why, calls_hold=False)
     snapshot = take_snapshot(core, sections, fault.scope, fault.first, fault.grid, why.address)
-    numbers = Numbers(why.address, snapshot)
+    others = _other_warps(core, sections, fault.first, fault.grid, why.address)
+    numbers = Numbers(why.address, replace(snapshot, others=others))
     choose_thread(why, numbers)
     return replace(why, numbers=numbers)
+
+
+def _other_warps(
+    core: GpuCore, sections: CoreSections, first: FaultingThread, grid: GridRow, address: Address
+) -> tuple[Snapshot, ...]:
+    """Return what a core has of some other warps of the launch, which has the same arguments there."""
+    found: list[Snapshot] = []
+    device = next(one for one in core.devices if grid in one.grids)
+    for sm, cta, warp in device.warps():
+        here = (sm.row.sm_id, warp.row.warp_id) == (first.at.sm, first.at.warp)
+        active = [(k, row) for k, row in warp.threads() if warp.is_active(row)]
+        if cta.row.grid_id != grid.grid_id or here or not active:
+            continue
+        index, row = active[0]
+        thread = FaultingThread(at=coordinates(sm, cta, warp, row), warp=warp, row=row, row_index=index)
+        there = take_snapshot(core, sections, Scope.WARP, thread, grid, address)
+        # Nobody says which calls these threads are in: those in a function with several callers are left out.
+        lanes = tuple(one for one in there.lanes if one.at is not None and _stands_in_one_place(address, one.at))
+        found.append(replace(there, lanes=lanes))
+        if len(found) == _MOST_WARPS:
+            break
+    return tuple(found)
+
+
+def _stands_in_one_place(address: Address, at: int) -> bool:
+    code = address.slice.code
+    return len(code.places(code.instructions[at].offset)) == 1
 
 
 def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, programs: Programs) -> Wait | None:
@@ -188,7 +218,14 @@ def take_snapshot(
         parameters=_arguments(core, sections, grid),
         shared_size=warp.row.shared_memory or None,
         shared=sections.shared_memory(warp),
+        together=len({row.virtual_pc for _, row in rows}) == 1 and len(rows) == _threads_of_warp(first, grid),
     )  # fmt: skip
+
+
+def _threads_of_warp(first: FaultingThread, grid: GridRow) -> int:
+    x, y, z = first.at.thread
+    before = (x + grid.block_x * (y + grid.block_y * z)) // _MOST_LANES * _MOST_LANES
+    return min(_MOST_LANES, grid.block_x * grid.block_y * grid.block_z - before)
 
 
 def _arguments(core: GpuCore, sections: CoreSections, grid: GridRow) -> bytes | None:

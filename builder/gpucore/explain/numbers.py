@@ -7,7 +7,7 @@ alone decides is solved, the rest is evidence. With any disagreement no value is
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
@@ -46,6 +46,12 @@ _Key: TypeAlias = tuple[int | None, Atom | int]
 
 _Way: TypeAlias = tuple[list[_Key], int, list[_Key]]
 """What follows, the registers that it follows from as bits of a number, and the values that it follows from."""
+
+_Where: TypeAlias = tuple[str, str, int]
+"""From where a word was loaded: the opcode, the kind of a part of a word, the address."""
+
+_Loaded: TypeAlias = tuple[int, int, list[_Key], _Key | None]
+"""What was loaded, and what it needs: registers as bits of a number, and values; the value's own of this warp."""
 
 _Place: TypeAlias = tuple[int | None, bool]
 """The instruction where a thread stopped, and whether it came past the access."""
@@ -101,6 +107,10 @@ class Snapshot:
     """Whether the access that is explained failed: what it loads has then not arrived."""
     shared: bytes | memoryview | None = None
     """The shared memory of the block; None where the core has it not."""
+    others: tuple[Snapshot, ...] = ()
+    """Other warps of the launch."""
+    together: bool = False
+    """Whether all threads that the warp ever had stand at one instruction."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +198,8 @@ class Numbers:
         """Solve for what a snapshot has; with `whole`, again without the register `but` and with its equations.
 
         `likely` counts too what is likely and not certain, which may confirm a number and never gives one: threads that
-        load from one address get one value, those that stand together are in the same turn of a loop, and local and
-        shared memory still have what was loaded.
+        load from one address get one value, in other warps too, those that stand together are in the same turn of a
+        loop, and local and shared memory still have what was loaded.
         """
         self.address, self.snapshot, self._but, self._likely = address, snapshot, but, likely
         self._whole = whole
@@ -217,12 +227,14 @@ class Numbers:
         self._learned: list[Atom] = []
         self._read_core()
         self._given = frozenset(self._shared)
+        self._torn = 0 if snapshot.parameters is not None else self._lend_arguments()
+        self._is_lent = len(self._shared) > len(self._given)
         for state in self._states:
             state.came = not snapshot.faulted or self._ran(state) is True
             state.first_turn = None  # asked before anything was solved
             held = ((r, p, self._value_of(r, state.lane)) for r, p in self._equations_at(state))
-            state.held = [(r, p, value) for r, p, value in held if value is not None]
-            state.pointer = self._held_pair(state)
+            state.held = [(r, p, value) for r, p, value in held if value is not None and self._is_whose(r, p)]
+            state.pointer = self._held_pair(state) if self._is_own else None
         self._solve()
         self._judge()
         self.chosen = next(iter(self.accessing()), 0)
@@ -240,7 +252,7 @@ class Numbers:
     @property
     def disagree(self) -> int:
         """How many have another."""
-        return sum(len(s.wrong) for s in self._states)
+        return sum(len(s.wrong) for s in self._states) + self._torn
 
     @cached_property
     def suspect(self) -> Suspect | None:
@@ -250,6 +262,9 @@ class Numbers:
         """
         wrong = [state for state in self._states if state.wrong]
         if len(wrong) != 1 or self.agree < _LEAST_AGREEMENT:
+            return None
+        alone = replace(self.snapshot, others=())
+        if self._is_lent and not Numbers(self.address, alone, self).disagree:
             return None
         (state,) = wrong
         found: list[Suspect | None] = []
@@ -502,6 +517,42 @@ class Numbers:
             state.how[atom("special", "laneId")] = "read"
             state.given = frozenset(state.known)
 
+    @property
+    def _is_own(self) -> bool:
+        """Whether this is the warp that is explained, and no other one that may confirm what it has."""
+        return self._whole is None or self.snapshot is self._whole.snapshot
+
+    def _is_whose(self, r: Resource, p: Poly) -> bool:
+        """Say whether a register of another warp certainly has what a thread there should have.
+
+        Uniform registers are the warp's, and threads on another way may have written them. Two warps would then agree
+        on a wrong value.
+        """
+        if r[0] != "UR" or self._is_own:
+            return True
+        once = self.snapshot.together or len(self._code.definitions_of(r)) == 1
+        return once and all(map(self._is_uniform, (x for x in self._contents_of(p) if x.kind in LEAVES)))
+
+    @cached_property
+    def _others(self) -> list[Numbers]:
+        """The numbers of other warps of the launch, but for those in which anything disagrees."""
+        if self._whole is not None:
+            return self._whole._others if self._is_own else []
+        others = [Numbers(self.address, one, self) for one in self.snapshot.others]
+        return [one for one in others if not one.disagree]
+
+    def _lend_arguments(self) -> int:
+        """Take the arguments from other warps, which have the same; says of how many they have several values."""
+        found: dict[Atom, set[int]] = {}
+        for other in self._others:
+            for a, value in other._shared.items():
+                if a.kind == "bank" and a not in self._given:
+                    found.setdefault(a, set()).add(value)
+        for a, values in found.items():
+            if len(values) == 1:
+                self._share(a, min(values), "solved")
+        return sum(len(values) > 1 for values in found.values())
+
     def _share(self, a: Atom, value: int, how: How) -> None:
         self._shared[a] = value
         self._shared_how[a] = how
@@ -531,7 +582,7 @@ class Numbers:
         straight = code.block_of(at) == code.block_of(n) and at >= n
         later = None if straight else self._code.reachable_from(n)
         registers: list[Resource] = [Register("R", k) for k in range(255)]
-        registers += [Register("UR", k) for k in range(len(self.snapshot.uniform))]
+        registers += [Register("UR", k) for k in range(len((self._whole or self).snapshot.uniform))]
         found: list[tuple[Resource, Poly]] = []
         for r in registers:
             site = code.definition(r, at if straight else n)
@@ -539,15 +590,23 @@ class Numbers:
                 continue
             if not came and site != code.definition(r, at):
                 continue
-            if site.kind == "instruction" and not self._arrived(site, r, at if straight else n):
+            if site.kind == "instruction" and not self._arrived(site, r, at if straight or not came else n):
                 continue
             try:
                 p = self._values.run(lambda site=site, r=r: self._values.value_of(site, r))  # type: ignore[misc]
             except TooLarge:
                 continue
+            if r[0] == "UR" and self._is_of_one_way(p):
+                continue
             if len(inside(p)) <= _MOST_ATOMS and (_says_when_written(p) or not self._may_be_unwritten(site, r)):
                 found.append((r, p))
         return found
+
+    def _is_of_one_way(self, p: Poly) -> bool:
+        """Say whether a register of the whole warp may be another one's: its threads took ways that write it anew."""
+        conditions = [x.args[0] for x in self._contents_of(p) if x.kind in {"select", "select64", "choose"}]
+        leaves = [x for c in conditions if isinstance(c, Atom) for x in inside(of(c)) if x.kind in LEAVES]
+        return not all(x.kind == "phi" or self._is_uniform(x) for x in leaves)
 
     def _may_be_unwritten(self, site: Site, r: Resource) -> bool:
         """Say whether a register may hold what was there before the function; a formula of it is then no equation.
@@ -664,15 +723,11 @@ class Numbers:
             return False
         if code.instructions[site.at].opcode not in LOADS:
             return True
-        if site.at < n and code.block_of(site.at) != code.block_of(n):
-            between = range(code.blocks[code.block_of(n)][0], at)
-        else:
-            between = range(site.at + 1, at)
-        own = code.block_of(site.at)
-        after = (
-            range(site.at + 1, code.blocks[own][1] + 1) if own != code.block_of(n) else ()
-        )  # on the way to the access
-        return any(r in (uses(code.instructions[m]) or ()) for m in (*between, *after))
+        own, there = code.block_of(site.at), code.block_of(at)
+        passed = [*range(site.at + 1, at)]
+        if own != there:
+            passed = [*range(site.at + 1, code.blocks[own][1] + 1), *range(code.blocks[there][0], at)]
+        return any(r in (uses(code.instructions[m]) or ()) for m in passed)
 
     def _value_of(self, r: Resource, lane: Lane) -> int | None:
         if self._but == self._carrier(r, lane):
@@ -705,23 +760,75 @@ class Numbers:
 
     def _lend(self) -> bool:
         """Give each thread what another one loaded from the same address; says whether that told anything new."""
-        loaded = {
-            (a, at): value
-            for state, values in [(state, self._evaluate(state)) for state in self._states]
-            for a, value in state.known.items()
-            if a.kind == "load" and (at := self._loaded_at(a, values)) is not None
-        }
         new = self._lend_turn()
         for k, a, value, _, _ in list(self._in_memory()):
             if a not in self._known_of(self._states[k]):
                 self._learn(a, value, "solved", self._states[k])
                 new = True
+        loaded = {where: held for where, held in self._loaded().items() if len({one[0] for one in held}) == 1}
         for state in self._states:
-            for a in dict.fromkeys(a for a, _ in loaded):
-                at = None if a in state.known else self._loaded_at(a, self._evaluate(state))
-                if at is not None and (a, at) in loaded:
-                    state.known[a], state.how[a], new = loaded[a, at], "solved", True
+            values = self._evaluate(state)
+            for a in self._loads_behind:
+                where = self._place(a, values) if a not in self._known_of(state) else None
+                if where in loaded:
+                    self._learn(a, loaded[where][0][0], "solved", state)
+                    new = True
         return new
+
+    @cached_property
+    def _loads_behind(self) -> list[Atom]:
+        """The plain loads of memory that several threads share that the address depends on."""
+        if self._whole is not None:
+            return self._whole._loads_behind
+        found: dict[Atom, None] = {}
+        todo = [self.address.formula]
+        while todo:
+            for a in self._contents_of(todo.pop()):
+                source = self._source(a.args[0]) if a.kind == "load" and isinstance(a.args[0], int) else None
+                if source is not None and a not in found:
+                    found[a] = None
+                    todo.append(source[0])
+        return list(found)
+
+    def _place(self, a: Atom, values: Values) -> _Where | None:
+        """Return where a word was loaded from; None where it is not known, or no plain load."""
+        n, word, kind = a.args
+        assert isinstance(n, int) and isinstance(word, int) and isinstance(kind, str)
+        at = self._loaded_at(a, values)
+        space = self._code.instructions[n].opcode
+        return None if at is None else (space, kind, at + 4 * word)
+
+    def _loaded(self) -> dict[_Where, list[_Loaded]]:
+        """Return what this warp and others have loaded, by where from."""
+        found: dict[_Where, list[_Loaded]] = {}
+        for k, state in enumerate(self._states):
+            known = self._known_of(state)
+            values = _Traced(known)
+            for a in self._loads_behind:
+                values.met = set()
+                where = self._place(a, values) if a in known else None
+                if where is not None:
+                    mine = self._key(k, a)
+                    found.setdefault(where, []).append(
+                        (known[a], 0, [mine, *(self._key(k, x) for x in values.met)], mine)
+                    )
+        for bit, where, value in self._loaded_elsewhere:
+            found.setdefault(where, []).append((value, bit, [], None))
+        return found
+
+    @cached_property
+    def _loaded_elsewhere(self) -> list[tuple[int, _Where, int]]:
+        """What other warps have loaded, of shared memory only those of the block; each warp with a bit of its own."""
+        found = []
+        for w, other in enumerate(self._others):
+            bit = self._bit_of((None, ("warp", w)))
+            for state in other._states:
+                known, values = other._known_of(state), other._evaluate(state)
+                for a in self._loads_behind:
+                    where = self._place(a, values) if a in known else None
+                    if where is not None and (where[0] == "LDG" or other.snapshot.block == self.snapshot.block):
+                        found.append((bit, where, known[a]))
+        return list(dict.fromkeys(found))
 
     # Memory that the core has.
 
@@ -803,8 +910,9 @@ class Numbers:
             yield state.pointer[0], self.address.formula, state.pointer[1]
         for r, p, value in state.held:
             yield (r,), p, value
+        values = {r: value for r, _, value in state.held}
         for low, high, p in self._pairs.get((state.lane.at, state.came), ()):
-            first, second = self._value_of(low, state.lane), self._value_of(high, state.lane)
+            first, second = values.get(low), values.get(high)
             if first is not None and second is not None:
                 yield (low, high), p, first | second << 32
 
@@ -957,8 +1065,11 @@ class Numbers:
     def _bits_of(self, registers: Collection[Resource], state: _State) -> int:
         found = 0
         for r in registers:
-            found |= 1 << self._bits.setdefault(self._carrier(r, state.lane), len(self._bits))
+            found |= self._bit_of(self._carrier(r, state.lane))
         return found
+
+    def _bit_of(self, carrier: Carrier) -> int:
+        return 1 << self._bits.setdefault(carrier, len(self._bits))
 
     def _needed_for(self, p: Poly, lane: int) -> int:
         """Return the registers, as bits of a number, without any one of which a value that is known does not follow."""
@@ -1014,6 +1125,9 @@ class Numbers:
                     found.append(([(k, a)], 0, [self._key(k, x) for x in values.met]))
             if not self.address.stops:
                 found += self._ways_to_first_turn(k, state)
+        for w, other in enumerate(self._others):
+            bit = self._bit_of((None, ("warp", w)))
+            found += [([(None, a)], bit, []) for a in other._shared if a.kind == "bank" and a not in self._given]
         return found + (self._ways_of_lent() if self._likely else [])
 
     def _to_solve(self, p: Poly, known: Mapping[Atom, int], state: _State) -> list[tuple[Atom, ...]]:
@@ -1043,19 +1157,14 @@ class Numbers:
     def _ways_of_lent(self) -> list[_Way]:
         """Return the ways in which a thread has a value from others: what they loaded, and the turn they are in."""
         found: list[_Way] = []
-        loaded: dict[tuple[Atom, int, int], list[tuple[int, list[_Key]]]] = {}
-        for k, state in enumerate(self._states):
-            values = _Traced(self._known_of(state))
-            for a, value in state.known.items():
-                values.met = set()
-                at = self._loaded_at(a, values) if a.kind == "load" else None
-                if at is not None:
-                    keys = [self._key(k, x) for x in values.met]
-                    loaded.setdefault((a, at, value), []).append((k, keys))
-        for (a, _, _), threads in loaded.items():
-            for k, keys in threads:
-                others = [one for one in threads if one[0] != k][:_MOST_LENDERS]
-                found += [([(k, a)], 0, [(j, a), *keys, *theirs]) for j, theirs in others]
+        for held in self._loaded().values():
+            if len({value for value, *_ in held}) > 1:
+                continue
+            for _, _, keys, mine in held:
+                if mine is not None:
+                    lenders = [one for one in held if one[3] != mine]
+                    nearest_and_farthest = (*lenders[:_MOST_LENDERS], *lenders[-_MOST_LENDERS:])
+                    found += [([mine], bits, [*keys[1:], *theirs]) for _, bits, theirs, _ in nearest_and_farthest]
         for k, a, value, word, keys in self._in_memory():
             if self._known_of(self._states[k]).get(a) == value:
                 found.append(([self._key(k, a)], self._bits_of((word,), self._states[k]), keys))

@@ -351,11 +351,11 @@ def _register(values: Slice, computed: Values, k: int, n: int, at: int) -> int:
         return 0xABCD0000 + k
 
 
-def gathered(row: int = 0xFFFFFFFF, turn: int = 7) -> tuple[Why, Snapshot]:
+def gathered(row: int = 0xFFFFFFFF, turn: int = 7, stride: int = 4096) -> tuple[Why, Snapshot]:
     why = the_access("gather", "LDG")
     base = 0x7F1260000000
     words = {0x210: 0x1000, 0x214: 0x7F20, 0x218: base & 0xFFFFFFFF, 0x21C: base >> 32, 0x220: 0x40, 0x224: 0x7F33,
-             0x228: 4096, 0x22C: 1000}  # fmt: skip
+             0x228: stride, 0x22C: 1000}  # fmt: skip
     leaves = {atom("bank", 0, at, 4): value for at, value in words.items()}
     leaves |= {atom("special", name): value for name, value in SPECIAL.items()}
     leaves |= {atom("special", f"blockIdx.{x}"): v for x, v in zip("xyz", BLOCK, strict=True)}
@@ -638,6 +638,67 @@ def test_no_single_register_makes_a_fact(count: int, whole: bool) -> None:
             flipped = with_numbers(why, replace(held, lanes=lanes))
             assert (flipped.numbers is not None and flipped.numbers.suspect is None) or count == 32
             assert {str(one) for one in facts(flipped) if one is not None} <= said
+
+
+def other_warps(held: Snapshot, *warps: slice, **changes: object) -> tuple[Snapshot, ...]:
+    """Return some threads of a warp as other warps of its launch."""
+    return tuple(replace(held, lanes=held.lanes[threads], **changes) for threads in warps)  # type: ignore[arg-type]
+
+
+def flipped(held: Snapshot, register: int, bit: int) -> Snapshot:
+    general = list(held.lanes[0].general)
+    general[register] ^= 1 << bit
+    return replace(held, lanes=(replace(held.lanes[0], general=tuple(general)), *held.lanes[1:]))
+
+
+def said(why: Why) -> set[str]:
+    return {str(one) for one in facts(why) if one is not None}
+
+
+def test_other_warps_confirm_arguments_and_what_was_loaded_from_one_address() -> None:
+    why, held = gathered()
+    alone = replace(held, lanes=held.lanes[:1])
+    assert not said(with_numbers(why, alone))
+    others = other_warps(held, slice(1, 2), slice(2, 3))
+    helped = with_numbers(why, replace(alone, others=others))
+    assert {str(0x7F1260000000), str(0xFFFFFFFF)} <= said(helped)  # the base, and what was loaded
+    true = said(with_numbers(why, held)) | said(helped)
+    for register in range(24):
+        for bit in (0, 31):
+            for damaged in (
+                replace(alone, others=(flipped(others[0], register, bit), others[1])),
+                replace(flipped(alone, register, bit), others=others),
+            ):
+                answer = with_numbers(why, damaged)
+                assert said(answer) <= true
+                assert answer.numbers is not None
+                assert answer.numbers.suspect is None
+
+
+def test_warps_that_have_other_arguments_are_believed_in_nothing() -> None:
+    why, held = gathered()
+    _, elsewhere = gathered(stride=4097)
+    others = (*other_warps(held, slice(1, 2)), *other_warps(elsewhere, slice(2, 3)))
+    answer = with_numbers(why, replace(held, others=others))
+    assert (answer.numbers and answer.numbers.disagree, said(answer)) == (1, set())
+
+
+def test_another_thread_that_loaded_something_else_from_the_address_takes_the_confirmation_away() -> None:
+    why, held = gathered()
+    _, elsewhere = gathered(row=5)
+    words = (0x1000, 0x7F20, 0x60000000, 0x7F12, 0x40, 0x7F33, 4096, 1000)
+    given = struct.pack("<8I", *words)
+    alone = replace(held, lanes=(replace(held.lanes[0], general=held.lanes[0].general[:8]),), parameters=given)
+    agreeing = other_warps(held, slice(1, 2), parameters=given)
+    torn = other_warps(elsewhere, slice(2, 3), parameters=given)
+
+    def load_is(others: tuple[Snapshot, ...]) -> object:
+        document = json.loads(json.dumps(why_json(with_numbers(why, replace(alone, others=others)))))
+        return document["loads"][0]["value"], document["loads"][0]["how_known"]
+
+    assert load_is(()) == (0xFFFFFFFF, "one register")
+    assert load_is(agreeing) == (0xFFFFFFFF, "solved")
+    assert load_is((*agreeing, *torn)) == (0xFFFFFFFF, "one register")
 
 
 @pytest.fixture
