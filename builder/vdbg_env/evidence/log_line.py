@@ -107,6 +107,11 @@ _BRACKETED = re.compile(
     r"\[(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
     rf"(?:\|[^\]]{{1,120}}\] (?:{_ISO} )?>> |\] (?:\[[^\]]{{1,120}}\] )?)"
 )
+# How a log that was pasted into a text begins its lines: the blanks before what only a logger or launcher writes.
+_INDENTED = re.compile(
+    rf"[ \t]{{1,40}}(?=\([A-Z][\w.:/+-]{{0,63}} (?:rank=\d+ )?pid=|\[rank\d{{1,6}}\]:|(?:{_NAMES}) \d\d-\d\d |{_ISO} )"
+).match
+_BLANK = frozenset(" \t")
 _BEGIN_A_LINE_OF_VLLM = "(DIWECF"
 _BEGIN_MORE = "[("  # of a prefix, after one
 _BEGIN_A_RANK = "[0123456789"
@@ -145,6 +150,9 @@ def unwrap(raw: str) -> LogLine:
     """Take one raw line out of all its wrappings."""
     text = plain(raw)
     first = text[:1]
+    if first in _BLANK and (indented := _INDENTED(text)):
+        text = text[indented.end() :]
+        first = text[:1]
     if first not in _BEGIN_A_PREFIX:
         return _unwrapped(text) if _MAY_BE_WRAPPED(text) else _without_prefix(text)
     if first in _BEGIN_A_LINE_OF_VLLM:  # where many lines begin alike

@@ -347,7 +347,7 @@ class Rule(RuleDocument):
         return tuple((name.decode(), number) for name, number in self.regex.groupindex.items()) if self.regex else ()
 
     def place_in(self, text: str) -> int:
-        """Return where in a line that meets the rule the words stand that it was met by."""
+        """Return where in a line that meets the rule the words are that it was met by."""
         found = self.regex.search(text.encode()) if self.regex is not None else None
         begin = len(text.encode()[: found.start()].decode()) if found else 0
         return min((at for literal in self.literals if (at := text.find(literal, begin)) >= 0), default=begin)
@@ -373,7 +373,7 @@ class RuleBook:
 
     @cached_property
     def dismissing(self) -> frozenset[str]:
-        """What a line need only hold to be nobody's evidence, as a logged prompt is: it need not be taken apart."""
+        """What a line need only hold to be no evidence, as a logged prompt is: it need not be taken apart."""
         plain = [r for r in self.rules if r.role == "dismiss" and r.reach == 0 and r.any_level]
         return frozenset(text for r in plain if r.regex is None and r.unless is None for text in r.literals)
 

@@ -462,6 +462,7 @@ class LogClassifier:
     _scanner: LineScanner = field(init=False)
     # Of each literal, the places of its rules in the book; None where a line with it is no evidence.
     _places: list[tuple[int, ...] | None] = field(init=False)
+    _texts: dict[str, tuple[str, ...]] = field(init=False)  # of each rule that is looked for whatever the state
     _rank: int | None = field(init=False)
     _said: set[int] = field(default_factory=set)  # the ranks that its lines begin with
     _kept: dict[int, Sighting] = field(default_factory=dict)  # by their identity, in order
@@ -492,6 +493,7 @@ class LogClassifier:
     def __post_init__(self) -> None:
         frequent = [literal for rule in self.book.scanned if rule.role in _HEALTH for literal in rule.literals]
         self._scanner = LineScanner(self.book.texts, frequent, self.book.dismissing)
+        self._texts = {rule.id: rule.literals for rule in self.book.scanned if rule.role not in _HEALTH}
         self._scanner.watch(self._wanted())
         self._places = [
             None if text in self.book.dismissing else self.book.holders.get(text, ()) for text in self._scanner.texts
@@ -533,9 +535,9 @@ class LogClassifier:
         """Return the literals worth looking for: not those of rules that have been met often enough."""
         often = frozenset(rule for rule, count in self._counts.items() if count >= MAX_PER_RULE)
         if (self._settled, often) not in self._sets:
-            rules = (rule for rule in self.book.scanned if rule.role not in _HEALTH and rule.id not in often)
-            wanted = frozenset(literal for rule in rules for literal in rule.literals)
-            self._sets[self._settled, often] = wanted if self._settled else wanted.union(self.book.clue_literals)
+            clues = () if self._settled else self.book.clue_literals
+            texts = (texts for rule, texts in self._texts.items() if rule not in often)
+            self._sets[self._settled, often] = frozenset(clues).union(*texts)
         return self._sets[self._settled, often]
 
     def _read(self, candidate: Candidate) -> None:
@@ -560,10 +562,11 @@ class LogClassifier:
             self._keep_clue(candidate)
         if not met:
             return
-        if dismissals := [rule.reach for rule, _ in met if rule.role == "dismiss"]:
-            self._dismiss(max(dismissals), candidate, line)
-            return
         enough = False
+        for rule, _ in met:
+            if rule.role == "dismiss":
+                self._dismiss(max(rule.reach for rule, _ in met if rule.role == "dismiss"), candidate, line)
+                return
         for rule, _ in met:
             if rule.role in _COUNTED:
                 self._counts[rule.id] += 1
@@ -643,7 +646,7 @@ class LogClassifier:
         rank = int(groups["rank"]) if "rank" in groups else line.rank
         if "rank" not in groups and died and "Worker" in died:  # the line is of the engine that misses it
             rank = rank_of_process(died)
-        if begun := _OWN_RANK.match(line.mark):
+        if line.mark and (begun := _OWN_RANK.match(line.mark)):
             self._said.add(int(begun[1]))
         failure = self.book.classes[rule.failure] if rule.failure else None
         weak = not rule.any_level and not (failure and failure.lasting) and is_weak(line)
@@ -691,7 +694,7 @@ class LogClassifier:
         if last := self._last.get(sighting.writer):
             of_request = self._work and last.rule.precision == REQUEST and _of_another(sighting)
             if of_request and self._is_within(TRACEBACK, last.line, candidate, line):
-                return  # it ended that request, not the server
+                return  # that request ended, not the server
             if _is_wrapper(last) and self._is_within(1, last.line, candidate, line):
                 self._drop([last])
                 if sighting.rule.role == "exception":
@@ -747,8 +750,15 @@ class LogClassifier:
             del self._kept[id(sighting)]
             self._survivable.pop(id(sighting), None)
         self._passing = {s.label for s in self._survivable.values() if s.passing}
-        for writer in {s.writer for s in gone}:
-            if last := next((s for s in reversed(self._kept.values()) if s.writer == writer), None):
+        writers = {s.writer for s in gone}
+        left = {s.writer: s for s in self._kept.values()} if len(writers) > 1 else None
+        for writer in writers:
+            last = (
+                left.get(writer)
+                if left is not None
+                else next((s for s in reversed(self._kept.values()) if s.writer == writer), None)
+            )
+            if last:
                 self._last[writer] = last
             else:
                 self._last.pop(writer, None)

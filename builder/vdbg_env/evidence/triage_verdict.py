@@ -148,7 +148,7 @@ class Triage:
     def failed(self) -> bool | None:
         """Whether a line shows a failure, of the GPU or not; False where one shows that the run did its work.
 
-        None where neither is shown: nothing is known, the line is only a guess, or it was told to end before it worked.
+        None where neither is shown: nothing is known, the line is only a guess, or it was ended before it worked.
         """
         if self.stopped:
             return None
@@ -170,7 +170,8 @@ def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     suspects = [s for s in seen if s.rule.role != "exception"]
     suspects = [s for s in suspects if not s.weak] or ([] if thrown else suspects)
     if _ended_in_order(suspects, thrown, logs):
-        return _went_well(logs, [*late, *thrown, *suspects], classes)
+        ended = None if late or thrown or suspects else _with_an_error_at_its_end(logs, book)
+        return ended or _went_well(logs, [*late, *thrown, *suspects], classes)
     if suspects and all(s.weak for s in suspects) and not _deaths(logs):
         return _only_warned(suspects, logs, classes)
     suspects = [s for s in suspects if not _announced(s, suspects)]
@@ -282,7 +283,7 @@ def _several(ranks: Sequence[int], root: Sighting) -> str:
 def _possible(
     others: Sequence[Alternative], root: Sighting, suspects: Sequence[Sighting], times: Times, placed: Places
 ) -> tuple[tuple[Alternative, ...], list[str]]:
-    """Return the other classes, none an effect that came before its cause, and what is to be said of those."""
+    """Return the other classes, none an effect earlier than its cause, and a note on each that would be one."""
     notes: list[str] = []
     left: list[Alternative] = []
     for other in others:
@@ -321,7 +322,7 @@ def _silent(root: Sighting, logs: Sequence[LogEvidence]) -> Iterator[str]:
 
 
 def _no_first(ranks: Sequence[int]) -> str:
-    """Return that nothing tells which of several ranks failed first."""
+    """Return that which of several ranks failed first is not known."""
     named = _some(sorted(ranks))
     return f"ranks {named} show this failure, and their lines have no times that compare: any may have been the first"
 
@@ -522,7 +523,7 @@ def _stamps(sightings: Sequence[Sighting]) -> Iterator[str]:
 
 
 def _announced(one: Sighting, suspects: Sequence[Sighting]) -> bool:
-    """Whether a line says only that the driver begins to tell of an exception, and it has named another one since."""
+    """Whether a line says only that the driver begins to report an exception, and it has named another one since."""
     return one.rule.id == _BEGUN and any(
         s.failure == one.rule.alternative and s.rule.how_known is HowKnown.DRIVER and s.file == one.file
         for s in suspects
@@ -654,6 +655,9 @@ def _by_clue(logs: Sequence[LogEvidence], died: Sequence[Sighting], book: RuleBo
         notes.append("the log shows neither a known failure nor a successful end")
     if clue:
         notes.append("no rule knows this line: it is the one that looks most like an error")
+        if not died and _continues(clue, logs):
+            confidence = min(confidence, _WENT_ON)
+            notes.append("the log continues in order after it, so the program may have survived it")
     root = _root_cause(died[0]) if died else None
     if clue:
         root = clue.root_cause
@@ -668,6 +672,22 @@ def _by_clue(logs: Sequence[LogEvidence], died: Sequence[Sighting], book: RuleBo
         logs=tuple(logs),
         clue_form=form,
     )
+
+
+def _with_an_error_at_its_end(logs: Sequence[LogEvidence], book: RuleBook) -> Triage | None:
+    """Judge a run that did its work by the last line of its log, where that is an error that no rule knows."""
+    clue = None if any(log.shut_down for log in logs) else best_clue(logs, book)
+    last = clue and any(log.file == clue.file and log.lines == clue.line for log in logs)
+    if not clue or not last or clue.said.level not in _LEVELS["failing"] or named_by(clue, book)[0] == UNKNOWN:
+        return None
+    found = _by_clue(logs, (), book)
+    notes = ("the log shows work, and ends with an error", *found.notes)
+    return replace(found, confidence=min(found.confidence, _WENT_ON), notes=notes)
+
+
+def _continues(clue: Clue, logs: Sequence[LogEvidence]) -> bool:
+    """Return whether a log ends with a line in order, and not just after the line that speaks of an error."""
+    return any(log.calm and log.lines - clue.line > _END for log in logs if log.file == clue.file)
 
 
 def _rank_of_clue(clue: Clue, logs: Sequence[LogEvidence]) -> int | None:
@@ -708,12 +728,15 @@ def _went_well(logs: Sequence[LogEvidence], late: Sequence[Sighting], classes: M
 
 
 def _stopped(stopped: Sighting, well: Triage) -> Triage:
-    """Return what is said of a program that ended in order and had shown no work: who ended it is not known."""
+    """Judge a program that ended in order and had shown no work."""
     signal = _SIGNAL.search(stopped.text)
     title, notes = "it shut down in order; the log shows no work before that", well.notes
     if signal:
         title = f"{'SIGTERM' if signal[1] else 'SIGINT'} ended it; the log shows no work before that"
-        notes = (*notes, "the signal came from outside: a user, a batch system, or Kubernetes (kubectl describe pod)")
+        notes = (
+            *notes,
+            "who sent the signal is not in the log: a user, a batch system, or Kubernetes (kubectl describe pod)",
+        )
     return replace(
         well,
         title=title,

@@ -19,6 +19,8 @@ IMA = "CUDA error: an illegal memory access was encountered"
         (f"(EngineCore_DP1 pid=7) ERROR 11-03 23:14:03 [core.py:710] {IMA}", "EngineCore_DP1", None),  # so does this
         (f"vllm-0 server (Worker_TP3 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_TP3", 3),  # stern
         (f"[vllm-7c9f] (Worker_TP3 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_TP3", 3),  # kubetail
+        (f"    (Worker_TP3 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_TP3", 3),  # pasted into a text
+        (f"    [rank2]: {IMA}", None, 2),
         (f"(Worker_TP3 pid=9) ERROR 11-03 23:14:03 [multiproc_executor.py:710] {IMA}", "Worker_TP3", 3),
         (f"(Worker_DP0_TP2_EP2 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "Worker_DP0_TP2_EP2", 2),
         (f"(VllmWorker-1 pid=9) ERROR 11-03 23:14:03 [x.py:1] {IMA}", "VllmWorker-1", 1),

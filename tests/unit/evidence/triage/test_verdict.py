@@ -419,6 +419,31 @@ def test_a_request_that_failed_because_the_engine_died_does_not_hide_that(raised
     assert root and "4080 tokens" in root.text
 
 
+def test_a_run_that_worked_and_whose_last_line_is_an_unknown_error_did_not_surely_go_well() -> None:
+    last = "(APIServer pid=1) ERROR 11-03 23:14:10 [lease.py:7] lost the lease, exiting\n"
+    verdict = triage(ANSWERED + last)
+    assert (verdict.failed, verdict.confidence) == (None, 0.4)
+    assert verdict.root_cause and verdict.root_cause.line == 2
+    assert triage(ANSWERED + last + ANSWERED).failed is False
+
+
+def test_an_unknown_error_after_which_a_log_continues_in_order_is_a_guess() -> None:
+    """A server that starts logs one about a part that it can do without; the log may be cut before it serves."""
+    error = "(EngineCore pid=7) ERROR 11-03 23:14:03 [fa_utils.py:57] Cannot use FA version 2 is not supported\n"
+    assert triage(error).failed
+    verdict = triage(error + NOISE[:400])
+    assert (verdict.failed, verdict.confidence, verdict.root_cause and verdict.root_cause.line) == (None, 0.4, 1)
+
+
+@pytest.mark.parametrize(
+    "begun", ["INFO:     Started server process [7]", "[2026-11-27 03:40:00] server_args=ServerArgs(model_path='x')"]
+)
+def test_the_failure_of_a_server_that_was_started_again_is_not_one_of_the_shutdown_before(begun: str) -> None:
+    ended = ANSWERED + "INFO:     Shutting down\nINFO:     Application shutdown complete.\n"
+    assert triage(ended + IMA).failed is False
+    assert triage(ended + begun + "\n" + IMA).failure.name == "illegal-memory-access"
+
+
 def test_of_an_extension_that_could_not_be_built_the_reason_is_shown_and_not_that_ninja_failed() -> None:
     """What FlashInfer raises has the output of ninja below it."""
     failed = PREFIX + "RuntimeError: Ninja build failed. Ninja output:\n"
