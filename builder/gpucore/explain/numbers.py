@@ -15,6 +15,7 @@ from gpucore.explain.address import Address, Base, access_of, addressed, based_a
 from gpucore.explain.algebra import (
     MASK32,
     MASK64,
+    ZERO,
     Atom,
     Poly,
     TooLarge,
@@ -30,7 +31,7 @@ from gpucore.explain.code import Code, Resource, Site, walk
 from gpucore.explain.evaluate import LEAVES, Unknown, Values
 from gpucore.explain.operations import signed
 from gpucore.explain.slice import LOADS, Slice
-from gpucore.sass import Instruction, Register, uses
+from gpucore.sass import Instruction, Register, RegisterOperand, uses
 
 How = Literal["read", "computed", "solved", "one register"]
 """In a register or in the core; from values that were; from equations; by one register that nothing else confirms."""
@@ -214,6 +215,7 @@ class Numbers:
         self._loaded_from: dict[int, tuple[Poly, list[Base]] | None] = whole._loaded_from if whole else {}
         self._addresses: list[tuple[Lane, int]] | None = None
         self._loads: dict[int, set[int]] = {}
+        self._stores: dict[int, list[tuple[Poly, list[Poly]]] | None] = whole._stores if whole else {}
         self._equations: dict[_Place, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
         self._pairs: dict[_Place, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
         self._states = [_State(lane) for lane in snapshot.lanes]
@@ -750,7 +752,7 @@ class Numbers:
                 state.stuck.clear()
                 while self._solve_once(state):
                     progress = True
-            if progress or (self._likely and self._lend()):
+            if progress or self._learn_stored() or (self._likely and self._lend()):
                 continue
             if self._parts:
                 return
@@ -829,6 +831,75 @@ class Numbers:
                     if where is not None and (where[0] == "LDG" or other.snapshot.block == self.snapshot.block):
                         found.append((bit, where, known[a]))
         return list(dict.fromkeys(found))
+
+    # What a thread stored in its own memory.
+
+    def _learn_stored(self) -> bool:
+        """Take what local memory has where the thread itself stored just that; says whether that told anything new."""
+        new = False
+        for k, a, held, _, stored, _ in list(self._stored()):
+            if held == stored and a not in self._states[k].known:
+                self._learn(a, held, "computed", self._states[k])
+                new = True
+        return new
+
+    def _stored(self) -> Iterator[tuple[int, Atom, int, Resource, int, list[_Key]]]:
+        """Yield what threads loaded from their own memory and had stored there: by place, what it holds, its word, what
+        was stored, and what this needs.
+        """
+        for a, space, where in self._kept_loads if self._is_own else ():
+            stores = self._stores_before(a) if space == "local" else None
+            for k, state in enumerate(self._states) if stores else ():
+                values = _Traced(self._known_of(state))
+                at = _value_or_none(where, values) if state.came else None
+                word = None if at is None else self._word_at(a, space, at, state.lane)
+                found = None if word is None else _last_stored(stores or [], word[0], values)
+                if word is not None and found is not None:
+                    yield k, a, word[1], (space, word[0]), found, [self._key(k, x) for x in values.met]
+
+    def _stores_before(self, a: Atom) -> list[tuple[Poly, list[Poly]]] | None:
+        """Return where the thread stored what in its own memory before a load, each surely and once, in this order.
+
+        None where anything else may write there, or the load need not be on the way to the access.
+        """
+        n, _, kind = a.args
+        assert isinstance(n, int)
+        if n not in self._stores:
+            self._stores[n] = self._look_for_stores(n) if self._is_sure(n, self.address.instruction) else None
+        return None if kind else self._stores[n]
+
+    def _look_for_stores(self, n: int) -> list[tuple[Poly, list[Poly]]] | None:
+        code, values, found = self._code, self._values, list[tuple[Poly, list[Poly]]]()
+        sites = [m for m, i in enumerate(code.instructions) if _writes(i, "local")]
+        for m in sorted(sites, key=lambda m: (code.rank.get(code.block_of(m), -1), m)):
+            i, own, later = code.instructions[m], code.block_of(m), code.reachable_from(m)
+            if code.block_of(n) not in later and not (own == code.block_of(n) and m < n):
+                continue
+            data, based = i.sources[-1], based_at(self.address.program, values, m)
+            part = {"U8", "S8", "U16", "S16"} & set(i.modifiers)
+            if i.opcode != "STL" or part or own in later or not self._is_sure(m, n) or based is None:
+                return None
+            if not isinstance(data, RegisterOperand):
+                return None
+            access = access_of(i)
+            words = (access[2] if access else 4) // 4
+            try:
+                held = [ZERO] * words if data.register.hardwired else [self._register(r, m) for r in data.registers]
+            except TooLarge:
+                return None
+            if len(held) != words:
+                return None
+            found.append((based[0], held))
+        return found
+
+    def _register(self, r: Register, m: int) -> Poly:
+        return self._values.run(lambda: self._values.register(r, m))
+
+    def _is_sure(self, m: int, n: int) -> bool:
+        """Say whether whoever comes to an instruction has run another one."""
+        code = self._code
+        here, there = code.block_of(m), code.block_of(n)
+        return code.instructions[m].guard is None and (m < n if here == there else code.dominates(here, there))
 
     # Memory that the core has.
 
@@ -1125,6 +1196,11 @@ class Numbers:
                     found.append(([(k, a)], 0, [self._key(k, x) for x in values.met]))
             if not self.address.stops:
                 found += self._ways_to_first_turn(k, state)
+        for k, a, kept, word, stored, keys in self._stored():
+            if kept == stored == self._states[k].known.get(a):
+                mine = [self._key(k, a)]
+                at = [key for key in keys if key != mine[0]]
+                found += [(mine, self._bits_of((word,), self._states[k]), at), (mine, 0, at)]
         for w, other in enumerate(self._others):
             bit = self._bit_of((None, ("warp", w)))
             found += [([(None, a)], bit, []) for a in other._shared if a.kind == "bank" and a not in self._given]
@@ -1202,6 +1278,10 @@ class Numbers:
                 except Unknown:
                     continue
 
+        for k, a, kept, word, stored, _ in self._stored():
+            if kept != stored:
+                self._states[k].wrong.append(((word,), of(a)))
+
     def _is_estimate(self, p: Poly, held: int, state: _State) -> bool:
         """Say whether a register holds what it should before a quotient that is one too small was corrected."""
         quotients = [a for a in inside(p) if a.kind == "udiv"]
@@ -1250,6 +1330,21 @@ def _together(needed: Mapping[_Key, int], keys: Collection[_Key]) -> int:
     for key in keys:
         found |= needed.get(key, -1)
     return found
+
+
+def _last_stored(stores: list[tuple[Poly, list[Poly]]], word: int, values: Values) -> int | None:
+    """Return what the last of these stores put into a word; None where that is not known."""
+    found: Poly | None = None
+    for where, words in stores:
+        at = _value_or_none(where, values)
+        if at is None:
+            return None
+        distance = word - (at & MASK32)
+        if -4 < distance < 4 * len(words):
+            if distance % 4:
+                return None
+            found = words[distance // 4]
+    return None if found is None else _value_or_none(found, values)
 
 
 def _writes(i: Instruction, space: str) -> bool:

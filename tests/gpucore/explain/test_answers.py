@@ -565,16 +565,38 @@ def test_local_memory_confirms_what_was_loaded_from_it() -> None:
     at = why.address.instruction + 1
 
     def with_memory(index: int, held: int | None) -> Why:
-        memory = bytearray(64)
-        memory[28:32] = (held or 0).to_bytes(4, "little")
-        local = None if held is None else (stack, bytes(memory))
+        memory = (held or 0).to_bytes(4, "little") + bytes(60)  # what was loaded from global memory went there
+        local = None if held is None else (stack, memory)
+        given = struct.pack("<QQI", 0x7F3300000040, 0x7F2000001000, 16)
         return with_numbers(
-            why, Snapshot(BLOCK, (Lane(0, (0, 0, 0), at, (index, stack), True, local),), (), SPECIAL, GIVEN)
+            why, Snapshot(BLOCK, (Lane(0, (0, 0, 0), at, (index, stack), True, local),), (), SPECIAL, given)
         )
 
     assert with_memory(24, None).index == (24, "one register")
     assert with_memory(24, 24).index_as_fact == 24
     assert with_memory(24, 25).index_as_fact is None
+
+
+def test_local_memory_that_still_has_what_the_thread_stored_there_makes_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    why, stack = staged("local"), 0xFFFDC0 - 64
+    held = Numbers._value_of
+    used_again = Register("R", 0)  # the register of the index
+    monkeypatch.setattr(Numbers, "_value_of", lambda self, r, lane: None if r == used_again else held(self, r, lane))
+
+    def with_memory(word: int, value: int, *stacks: int) -> Why:
+        memory = bytes(4 * word) + value.to_bytes(4, "little") + bytes(60 - 4 * word)
+        given = struct.pack("<QQI", 0x7F3300000040, 0x7F2000001000, word)
+        at = why.address.instruction + 1
+        lanes = [
+            Lane(k, (16 * k, 0, 0), at, (0, one), True, (stack, memory)) for k, one in enumerate(stacks or [stack] * 2)
+        ]
+        return with_numbers(why, Snapshot(BLOCK, tuple(lanes), (), SPECIAL, given))
+
+    assert with_memory(7, 0).index_as_fact == 0  # the zeros that the array starts with
+    assert with_memory(7, 0, stack).index == (0, "one register")  # where the array is, one register says
+    damaged = with_memory(7, 1), with_memory(7, 0, stack, stack ^ 32)
+    assert [(one.index, bool(one.numbers and one.numbers.disagree)) for one in damaged] == [(None, True)] * 2
+    assert with_memory(0, 24).index == (24, "one register")  # no register has what was stored there last
 
 
 def test_shared_memory_has_an_index_that_no_register_has_and_makes_no_fact_alone() -> None:
