@@ -723,6 +723,40 @@ def test_another_thread_that_loaded_something_else_from_the_address_takes_the_co
     assert load_is((*agreeing, *torn)) == (0xFFFFFFFF, "one register")
 
 
+def test_a_uniform_register_of_another_warp_counts_where_no_other_thread_can_have_written_it() -> None:
+    why = staged("local")
+    lane = Lane(0, (0, 0, 0), why.address.instruction + 1, ())
+
+    def arguments(together: bool) -> tuple[int | None, int | None]:
+        other = Snapshot((1, 0, 0), (lane,), (0, 0, 0, 0, 0x11, 0x22, 7), SPECIAL, together=together)
+        held = Snapshot(BLOCK, (replace(lane, at=None),), (0,) * 7, SPECIAL, others=(other,))
+        numbers = Numbers(why.address, held)
+        return numbers.value(leaf("bank", 0, 0x220, 4)), numbers.value(leaf("bank", 0, 0x208, 4))
+
+    assert arguments(together=True) == (7, 0x11)
+    assert arguments(together=False) == (7, None)  # two instructions write UR4
+
+
+def test_a_uniform_register_that_a_choice_of_the_thread_decides_is_no_evidence() -> None:
+    why = staged("local")
+    numbers = Numbers(why.address, Snapshot(BLOCK, (), (), SPECIAL))
+    one, other = leaf("bank", 0, 0x210, 4), leaf("bank", 0, 0x214, 4)
+    for name, is_of_one_way in (("threadIdx.x", True), ("blockIdx.x", False)):
+        chosen = op.select(atom("lt_u", leaf("special", name), one, bits=1), one, other)
+        assert numbers._is_of_one_way(chosen) is is_of_one_way
+
+
+@pytest.mark.parametrize(("at", "arrived"), [(15, None), (22, 99)])
+def test_of_a_thread_before_the_access_a_load_counts_once_the_thread_has_used_it(at: int, arrived: int | None) -> None:
+    why = staged("local")
+    code = why.address.slice.code
+    (load,) = [n for n, i in enumerate(code.instructions) if i.opcode == "LDG"]
+    (used,) = [n for n, i in enumerate(code.instructions) if i.opcode == "STL" and n > load + 11]
+    assert load < 15 < used < 22 < why.address.instruction
+    numbers = Numbers(why.address, Snapshot(BLOCK, (Lane(0, (0, 0, 0), at, (0,) * 7 + (99,)),), (), SPECIAL, GIVEN))
+    assert numbers._states[0].known.get(atom("load", load, 0, "")) == arrived
+
+
 @pytest.fixture
 def solved(monkeypatch: pytest.MonkeyPatch) -> list[Numbers]:
     """Every solution of a warp, as it is made."""
