@@ -11,7 +11,7 @@ from vdbg_env.common.resources import SHIPPED_DATA
 
 RULES = "apiVersion: vdbg-env/v1\nkind: TriageRules\nrules:\n"
 RULE = "  - {{id: r{0}, class: out-of-memory, text: [{1}], source: {{program: p, file: f, version: '1'}}{2}}}\n"
-MANY = RULES + "".join(RULE.format(i, f"{i * 7919:06x}q{i}" * 5, "") for i in range(20_000))
+MANY = RULES + "".join(RULE.format(i, f"{i * 7919:06x}q{i}" * 5, "") for i in range(4_096))
 
 
 @pytest.fixture
