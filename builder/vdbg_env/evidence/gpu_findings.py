@@ -154,7 +154,8 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
         level=Level.ERROR,
         message=message,
         how_known=HowKnown.GPU_CORE,
-        confidence=0.85 if waiting and running else 0.7,
+        # Surer than that a process runs at a place unknown: as a rule it polls for what the GPU has not finished.
+        confidence=0.85 if waiting and running else 0.75 if running and kernel else 0.7,
         location=chain[0] if chain else None,
         chain=chain,
         kernel=kernel,

@@ -152,6 +152,7 @@ class RuleDocument(_Strict):
     `bare`: the patterns apply to the line without its level and logger; `^` is where the message begins.
     `hardware`: the machine itself is at fault, which outranks whatever else was seen. `survivable` is that of its class
     unless a rule says otherwise. `needs`: the rule counts only in a log that meets the rule of this name too.
+    `takes_back`: what this process showed by the rule of that name was no failure, however long ago it was.
 
     `confidence` is the prior of a rule that knows less than others of its role, until logs show how often it is right.
     `at_exit` is that of its class unless a rule says otherwise.
@@ -171,6 +172,7 @@ class RuleDocument(_Strict):
     hardware: bool = False
     survivable: bool | None = None
     needs: Named | None = None
+    takes_back: Named | None = None
     process: str | None = None
     title: str | None = None
     fix: str | None = None
@@ -369,12 +371,12 @@ class RuleBook:
     @cached_property
     def scanned(self) -> tuple[Rule, ...]:
         """The rules whose literals a log is scanned for; a rule that dismisses only the line it meets needs no scan."""
-        return tuple(rule for rule in self.rules if not (rule.role == "dismiss" and rule.reach == 0))
+        return tuple(rule for rule in self.rules if not _of_its_line(rule))
 
     @cached_property
     def dismissing(self) -> frozenset[str]:
         """What a line need only hold to be no evidence, as a logged prompt is: it need not be taken apart."""
-        plain = [r for r in self.rules if r.role == "dismiss" and r.reach == 0 and r.any_level]
+        plain = [r for r in self.rules if _of_its_line(r) and r.any_level]
         return frozenset(text for r in plain if r.regex is None and r.unless is None for text in r.literals)
 
     @cached_property
@@ -556,11 +558,18 @@ def _twice(
             yield source.complaint((place[0], index, place[1]), f"{name!r} is there already")
 
 
+def _of_its_line(rule: RuleDocument) -> bool:
+    """Whether a rule says of no line but the one that meets it that it shows no failure."""
+    return rule.role == "dismiss" and rule.reach == 0 and rule.takes_back is None
+
+
 def _incomplete(rules: Sequence[RuleDocument], source: YamlSource) -> Iterator[Complaint]:
     known = {entry.id for entry in rules if entry.role == "cascade"}
     for index, entry in enumerate(rules):
         if entry.needs is not None and (entry.role != "cascade" or entry.needs not in known):
             why = f"no rule {entry.needs!r}" if entry.role == "cascade" else "only a rule of role cascade has `needs`"
             yield source.complaint(("rules", index, "needs"), why, suggestion=nearest(entry.needs, known))
+        if entry.takes_back is not None and entry.takes_back not in {rule.id for rule in rules}:
+            yield source.complaint(("rules", index, "takes_back"), f"no rule {entry.takes_back!r}")
         if entry.failure is None and entry.role in {"root", "messenger", "stall", "exception"}:
             yield source.complaint(("rules", index), f"a rule of role {entry.role} names its class")

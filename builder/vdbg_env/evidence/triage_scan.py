@@ -564,6 +564,10 @@ class LogClassifier:
             return
         enough = False
         for rule, _ in met:
+            if rule.takes_back:
+                taken = [s for s in self._kept.values() if s.rule.id == rule.takes_back and s.writer == line.writer]
+                self._drop(taken)
+                return
             if rule.role == "dismiss":
                 self._dismiss(max(rule.reach for rule, _ in met if rule.role == "dismiss"), candidate, line)
                 return

@@ -117,7 +117,10 @@ class Announcement:
         results = next((s.results for s in self.report.steps if s.id == GUARDED), {})
         if "fix" in results:
             return str(results["fix"])
-        if runbook := results.get("runbook"):
+        runbook = results.get("runbook")
+        if self.report.verdict is Verdict.HANG and runbook in {None, "host-crash"}:
+            runbook = "kernel-hang"  # a dump that is asked for ends the process with SIGABRT
+        if runbook:
             flags = flags_after_guard(self.report.workload)
             return f"vdbg-env runbook {runbook}{flags} --from {quoted(self.directory)}"
         typed = typed_outside(self.report, self.directory)

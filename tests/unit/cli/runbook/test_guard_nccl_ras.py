@@ -55,13 +55,15 @@ def free_port() -> int:
 def test_the_service_is_asked_when_a_hang_is_judged(tmp_path: Path, others: bool) -> None:
     port = free_port()
     command = (sys.executable, "-c", STAND_IN, str(port), "1" if others else "0")
-    subprocess.run(
+    done = subprocess.run(
         guard_command(*command, flags=("--hang-after", "2s")), cwd=tmp_path,
         env=environment(tmp_path, NCCL_RAS_ADDR=f"127.0.0.1:{port}"), capture_output=True,
         timeout=patience(90), check=False,
     )  # fmt: skip
     report = json.loads((the_run(tmp_path) / "report.json").read_bytes())
     results = report["steps"][0]["results"]
+    said = json.loads(done.stderr.splitlines()[-1])
+    assert (said["verdict"], said["next"].split()[:3]) == ("hang", ["vdbg-env", "runbook", "kernel-hang"])
     if others:
         assert "ras_missing" not in results
         assert any("of other processes: not used" in note for note in report["steps"][0]["notes"])

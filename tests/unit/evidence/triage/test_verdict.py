@@ -463,3 +463,12 @@ def test_the_exception_that_the_driver_names_counts_and_not_that_it_began_to_tel
     assert not verdict.alternatives
     begun = log.splitlines()[0] + b"\nAborted (core dumped)\n"
     assert triage_bytes(begun).failure.name == "illegal-memory-access", "alone it is all that is known"
+
+
+def test_a_dump_that_ended_without_an_exception_is_no_illegal_access() -> None:
+    """What driver 580 prints where a dump of a hang was asked for."""
+    log = (Path(__file__).parents[3] / "data" / "driver_progress_misaligned_h100_r580.txt").read_bytes()
+    without = b"".join(line for line in log.splitlines(True) if b"Detected an exception" not in line)
+    assert b"Starting GPU coredump" in without and b"coredump: All done" in without
+    assert triage_bytes(without).failure.name == "unknown"
+    assert triage_bytes(log + without).failure.name == "misaligned-address"
