@@ -127,7 +127,7 @@ class Fault:
     """Threads that met one exception at one instruction of one launch.
 
     `pc` is None when the file holds no PC at all. `precise` says that it is the faulting instruction, not where a
-    thread stood when it was stopped. `scope` is the most precise row that has the exception. `threads` is 0 where the
+    thread was when it was stopped. `scope` is the most precise row that has the exception. `threads` is 0 where the
     threads are gone; `sms` are hardware numbers. `calls_out` is 0 but where the PC lies in code that the dump does not
     hold: `location` is then that of the call this many calls further out. `doubts` are contradictions between grid,
     image and PC: with any, the names or the chain may be wrong. `calls` are those that the first thread is in, the
@@ -225,7 +225,7 @@ class _Late:
     """Knows the warps that are marked for what a kernel before theirs did.
 
     A kernel does not wait for its stores. Where one fails after its warps have gone, the warp that is then in their
-    place is marked: its error PC lies in another kernel than its launch's, in which it stands itself.
+    place is marked: its error PC is in another kernel than that of its launch, where it is itself.
     """
 
     def __init__(self, core: GpuCore, device: Device) -> None:

@@ -676,7 +676,7 @@ class LineTable:
     """The rows of one line section, decoded a sequence at a time when a place in it is first asked for.
 
     `place` says where an address operand points: it is given the operand's offset in the section and the value that
-    stands there. A sequence that points nowhere is left out, with a note in `notes`.
+    is there. A sequence that points nowhere is left out, with a note in `notes`.
     """
 
     def __init__(self, section: Buffer, strings: Buffer, place: Callable[[int, int], Place | None]) -> None:

@@ -96,7 +96,7 @@ CUDA_13: Final = Identity(os_abi=0x41, abi_version=8)
 class Elf:
     """An ELF file over bytes that stay the caller's; sections and names are read on first use.
 
-    Raises UnreadableBinary from the constructor when the header or the section table does not lie within the bytes.
+    Raises UnreadableBinary from the constructor when the header or the section table is not within the bytes.
     """
 
     type: int
@@ -256,7 +256,7 @@ class Elf:
         return Section(index, *_SECTION.unpack_from(self.data, self._table + index * self._stride))
 
     def name(self, section: Section) -> str:
-        """Return a section's name; empty when its offset lies outside the name table."""
+        """Return a section's name; empty when its offset is outside the name table."""
         return _string(self.section_names, section.name_offset)
 
     def section(self, name: str) -> Section | None:
@@ -304,7 +304,7 @@ class Elf:
         return tuple([Symbol(*row) for row in _SYMBOL.iter_unpack(rows[:whole])])
 
     def symbol_name(self, symbol: Symbol) -> str:
-        """Return a symbol's name, mangled as it stands; empty when its offset lies outside the string table."""
+        """Return a symbol's name, mangled as it is; empty when its offset is outside the string table."""
         return _string(self._symbol_strings, symbol.name_offset)
 
     def symbol_names_starting(self, prefix: str) -> Iterator[str]:
@@ -472,7 +472,7 @@ def looks_like_archive(data: Buffer) -> bool:
 def members(data: Buffer) -> Iterator[Member]:
     """Yield the members of an archive without copying them.
 
-    Raises UnreadableBinary on a damaged header, on a member that does not lie within the bytes, and on a thin archive,
+    Raises UnreadableBinary on a damaged header, on a member that is not within the bytes, and on a thin archive,
     whose members are other files.
     """
     view = memoryview(data)

@@ -23,7 +23,7 @@ _TOKEN: Final = re.compile(
 # A number that is no identifier's length: an enumerator's value, a lambda's number, a bound. An identifier may start
 # with `E` or `_` too, so what follows decides.
 _NO_LENGTH: Final = re.compile(r".[0-9]+E(?![a-z])|(?:E|A|Dv)[0-9]+_(?![_G])")
-# What may stand before a number that is one digit alone (`v1` operators, constructors), or no length (`fL0p_`).
+# What may be before a number that is one digit alone (`v1` operators, constructors), or no length (`fL0p_`).
 _ONE_DIGIT: Final = re.compile(r"(?:[vCD]|CI)$")
 _MAY_BE_NO_LENGTH: Final = re.compile(r"fL$")
 # Pack expansions print what they hold once for each element; the type of a conversion refers to what comes after it.
@@ -32,7 +32,7 @@ _MULTIPLIER: Final = re.compile(r"Dp|sp|cv")
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A span that reads like a back reference; `certain` says that it does not lie within an identifier."""
+    """A span that reads like a back reference; `certain` says that it is not within an identifier."""
 
     start: int
     end: int
@@ -277,7 +277,7 @@ def _without_parameters(name: str) -> str:
 
 
 def _last_word(name: str) -> str:
-    """Drop a return type: everything up to the last blank that stands outside all brackets."""
+    """Drop a return type: everything up to the last blank outside all brackets."""
     operator = name.find("operator")
     limit = operator if operator >= 0 else len(name)
     masked = list(name)
