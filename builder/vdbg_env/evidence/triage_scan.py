@@ -44,7 +44,7 @@ _CRLF = re.compile(rb"\r\n")  # bytes.replace takes three times as long where fe
 _SURE_STARTS = b"([{|"  # a line that begins with one of these is not the rest of another
 _STARTS_A_LINE = re.compile(
     rb"\s*(?:\x1b\[[0-9;]*m)*(?:[(\[{|]|\+[-=]|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[: ]|\d{4}-\d\d-\d\d|\d+: |"
-    rb"=====|Traceback|File \"|"
+    rb"=====|Traceback|File \"|[A-Za-z0-9][\w.-]{0,127} {1,40}\||"  # the last is Compose's
     rb"[A-Za-z_.]+(?:Error|Exception|Warning)\b|Failed: |\[|[A-Z][a-z]{2} [ \d]\d \d\d:)"
 )
 

@@ -435,6 +435,15 @@ def test_an_unknown_error_after_which_a_log_continues_in_order_is_a_guess() -> N
     assert (verdict.failed, verdict.confidence, verdict.root_cause and verdict.root_cause.line) == (None, 0.4, 1)
 
 
+def test_lines_of_two_containers_are_not_one_line_that_was_wrapped() -> None:
+    """Lines of access are of one length, as those are that a terminal cut."""
+    failed = "a-1  | torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    served = 'b-1  | INFO:     127.0.0.1:55652 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    other = "a-1  | ".ljust(len(served) - 1, "x") + "\n"
+    verdict = triage(failed + (served + other + served) * 9)
+    assert verdict.failure.name == "out-of-memory"
+
+
 @pytest.mark.parametrize(
     "begun", ["INFO:     Started server process [7]", "[2026-11-27 03:40:00] server_args=ServerArgs(model_path='x')"]
 )
