@@ -141,7 +141,8 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
     chain = suspect.location.chain if suspect.location else ()
     kernel = demangle(suspect.kernel) if suspect.kernel else None
     at = str(place_of(chain[0])) if chain else f"PC {suspect.pc:#x}"
-    message = f"no exception: {_warps(suspect.warps)} of {short_name(kernel) if kernel else 'a kernel'} stand at {at}"
+    verb = "stands" if suspect.warps == 1 else "stand"
+    message = f"no exception: {_warps(suspect.warps)} of {short_name(kernel) if kernel else 'a kernel'} {verb} at {at}"
     if waiting and running:
         held = sum(s.warps for s in waiting)
         message += f", while {_warps(held)} wait{'s' if held == 1 else ''} at a barrier"

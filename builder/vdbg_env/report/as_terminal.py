@@ -206,7 +206,7 @@ def _hangs(report: Report, paint: Paint, width: int) -> Iterator[str]:
 
 
 def _histogram(histogram: WarpHistogram, paint: Paint, width: int) -> Iterator[str]:
-    yield paint.bold(f"Where the {histogram.total} warps are") + paint.dim(f"  {printable(histogram.core)}")
+    yield paint.bold(histogram.title) + paint.dim(f"  {printable(histogram.core)}")
     fullest = max((group.count for group in histogram.groups), default=1)
     for group in histogram.groups:
         bar = "█" * max(1, round(group.count / fullest * 20))

@@ -137,6 +137,11 @@ class WarpHistogram:
         """How many warps were resident."""
         return sum(group.count for group in self.groups)
 
+    @property
+    def title(self) -> str:
+        """The heading of its table."""
+        return "Where the only warp is" if self.total == 1 else f"Where the {self.total:,} warps are"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:

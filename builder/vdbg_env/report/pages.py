@@ -134,7 +134,7 @@ def _incident(report: Report) -> Iterator[str]:
 
 def _hangs(report: Report) -> Iterator[str]:
     for histogram in report.histograms:
-        yield f"**Where the {histogram.total} warps are** ({code(histogram.core)})\n"
+        yield f"**{histogram.title}** ({code(histogram.core)})\n"
         yield from _histogram(histogram)
 
 
