@@ -142,7 +142,7 @@ class Legend:
         first = code.blocks[header][0]
         calls = tuple(code.instructions[c].offset for c in code.contexts[first])
         registers = () if a.kind == "turn" else tuple(f"{x.args[1]}{x.args[2]}" for x in halves)
-        loop = None if a.kind == "turn" or a.bits == 1 else values.loop(a)
+        loop = None if a.kind == "turn" else values.loop(a)
         offset = code.instructions[first].offset
         found = self.loops[a] = LoopValue(len(self.loops), a, offset, calls, registers, loop)
         return found
@@ -507,11 +507,13 @@ class Words:
             text = self.atom(a)
         elif a.kind == "different":
             text = " != ".join(f"({self.condition(x)})" for x in a.args if isinstance(x, Atom))
+        elif a in self.legend.loops:
+            text = self._loop(a)
         elif a.kind in {"phi", "entry"}:
             text = f"{a.args[1] if a.kind == 'phi' else a.args[0]}{a.args[-1]}"
         else:
             text = f"{{{self.legend.opcode_of(a)}{self._place(a)}}}"
-        return text if holds else f"!({text})"
+        return text if holds else f"!{text}" if a.kind in {"phi", "entry"} else f"!({text})"
 
 
 def _bare(text: str) -> str:

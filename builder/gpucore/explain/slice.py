@@ -18,6 +18,7 @@ from gpucore.explain.algebra import (
     Poly,
     TooLarge,
     atom,
+    constant,
     hi,
     inside,
     join,
@@ -42,6 +43,7 @@ class Loop:
 
     `starts` are what it may have at first, `steps` what each turn may add; `others` are values of turns that are no
     such steps. `header` is the block where it is decided; `fixed` says that every step is the same in all turns.
+    A condition has 1 where it holds, else 0.
     """
 
     header: int
@@ -503,9 +505,10 @@ class Slice:
         block = halves[0].args[0]
         assert isinstance(block, int)
         resources = [_resource(x) for x in halves]
-        me = of(a, 64 if a.kind == "wide" else 32)
+        me = op.select(a, constant(1), ZERO) if a.bits == 1 else of(a, 64 if a.kind == "wide" else 32)
         starts: list[Poly] = []
         turns: list[Poly] = []
+        entered: list[int] = []
         for p in self.code.before[block]:
             words = [self._at_end(r, p) for r in resources]
             if self.kernel and any(_never_written(w) for w in words):
@@ -514,8 +517,13 @@ class Slice:
                 value = join(pair(*words)) if len(words) == 2 else words[0]
             except TooLarge:
                 value = of(atom("opaque", (self.code.blocks[p][1], "loop"), 0, bits=64), me.bits)
-            turn = self.code.rank[p] >= self.code.rank[block]
-            (turns if turn else starts).append(value)
+            if self.code.rank[p] >= self.code.rank[block]:
+                turns.append(value)
+            else:
+                starts.append(value)
+                entered.append(p)
+        if len(set(starts)) > 1:
+            starts = self._start_by_way(block, entered, resources) or starts
         steps: list[Poly] = []
         others: list[Poly] = []
         for value in dict.fromkeys(turns):
@@ -530,7 +538,28 @@ class Slice:
         return Loop(block, tuple(dict.fromkeys(starts)), tuple(dict.fromkeys(steps)), tuple(others), fixed)
 
     def _at_end(self, r: Resource, p: int) -> Poly:
-        return self.run(lambda: self.value_of(self.code.at_end(r, p), r))
+        site = self.code.at_end(r, p)
+        if not _is_predicate(r):
+            return self.run(lambda: self.value_of(site, r))
+        condition = self.run(lambda: self._condition_of(site, r))
+        return leaf("entry", *r) if _never_written(condition) else op.select(condition, constant(1), ZERO)
+
+    def _start_by_way(self, block: int, ways: list[int], resources: Sequence[Resource]) -> list[Poly] | None:
+        """Return what a variable has at first as one choice by the branches that lead to the loop."""
+
+        def word(r: Resource) -> Poly:
+            found = self._merge(block, ways, lambda p: self.value_of(self.code.at_end(r, p), r), self.choice)
+            if found is None:
+                raise TooLarge
+            return found
+
+        if any(map(_is_predicate, resources)):
+            return None
+        try:
+            words = [self.run(lambda r=r: word(r)) for r in resources]  # type: ignore[misc]
+            return [join(pair(*words)) if len(words) == 2 else words[0]]
+        except TooLarge:
+            return None
 
     def settle(self, variables: Iterable[Atom]) -> bool:
         """Write loop variables by another one where they are that in every turn; say whether any is written so now.
@@ -604,6 +633,10 @@ class Slice:
             site = a.args[0]
             return isinstance(site, tuple) and self.code.block_of(site[0]) not in body
         return True
+
+
+def _is_predicate(r: Resource) -> bool:
+    return isinstance(r, Register) and r.predicate
 
 
 def _resource(a: Atom) -> Resource:
