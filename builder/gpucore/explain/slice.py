@@ -32,7 +32,7 @@ from gpucore.explain.semantics import compute
 from gpucore.sass import Immediate, Instruction, Register, RegisterOperand, uses
 
 _DEEPEST: Final = 40
-_MOST_BETWEEN: Final = 16
+_MOST_BETWEEN: Final = 96
 Bank: TypeAlias = Callable[[int, int, int], Poly]
 """What is in a constant bank: its number, an offset and a size in bytes."""
 
@@ -322,8 +322,12 @@ class Slice:
 
     def is_header(self, b: int) -> bool:
         """Say whether a way leads back to a block."""
+        return bool(self._turns_of(b))
+
+    def _turns_of(self, b: int) -> set[int]:
+        """Return the blocks from which ways lead back to a block."""
         rank = self.code.rank
-        return any(rank[p] >= rank[b] for p in self.code.before[b])
+        return {p for p in self.code.before[b] if rank[p] >= rank[b]}
 
     def _merge(
         self, b: int, ways: list[int], value: Callable[[int], _T], choose: Callable[[Atom, _T, _T], _T]
@@ -372,14 +376,20 @@ class Slice:
         return found
 
     def _conditions_of_ways(self, b: int, top: int, ways: list[int]) -> dict[int, Atom] | None:
-        """Return when each way into a block is taken from a block before; None where it is far or there is a loop."""
+        """Return when each way into a block is taken from a block before; None where it is far or not understood.
+
+        Of a loop on the way the last turn counts: it is left by the way that its conditions give with the values of
+        that turn, which are what its variables mean behind it.
+        """
         code, between, todo = self.code, set[int](), list(ways)
         while todo:
             p = todo.pop()
             if p == top or p in between:
                 continue
             between.add(p)
-            if len(between) > _MOST_BETWEEN or self.is_header(p) or not code.dominates(top, p):
+            if len(between) > _MOST_BETWEEN or not code.dominates(top, p):
+                return None
+            if not self._turns_of(p) <= code.loops.get(p, frozenset()):
                 return None
             todo += code.before[p]
         edges: dict[tuple[int, int], Atom] = {}
@@ -388,15 +398,20 @@ class Slice:
             if p != top:
                 here = op.FALSE
                 for q in code.before[p]:
-                    here = op.either(here, edges[q, p])
+                    here = here if q in self._turns_of(p) else op.either(here, edges[q, p])
+            body = code.loops.get(p, frozenset()) if p != top else frozenset()
+            exits = [(x, y) for x in body for y in code.after[x] if y not in body]
+            if len(exits) == 1:
+                edges[exits[0]] = here
             if len(code.after[p]) == 1:
-                edges[p, code.after[p][0]] = here
+                edges.setdefault((p, code.after[p][0]), here)
                 continue
             branch = self.branch(p)
             if branch is None or branch[1] == branch[2]:
                 return None
             condition, to, other = branch
-            edges[p, to], edges[p, other] = op.both(here, condition), op.both(here, op.negate(condition))
+            edges.setdefault((p, to), op.both(here, condition))
+            edges.setdefault((p, other), op.both(here, op.negate(condition)))
         return {p: edges[p, b] for p in ways}
 
     def _sides(self, b: int, top: int, ways: list[int]) -> tuple[Atom, list[int], list[int]] | None:

@@ -866,20 +866,53 @@ def test_a_store_in_a_loop_with_two_entries_has_no_index() -> None:
     assert (later.index, later.value_of_address) == (None, None)
 
 
-def test_a_loop_of_which_some_turns_move_nothing_has_no_one_step() -> None:
-    rows = (
-        ("", "S2R", "R2,SR_TID.X"), ("", "MOV", "R0,RZ"), ("", "ISETP.GE.AND", "P0,PT,R0,c[0x0][0x160],PT"),
-        ("P0", "EXIT", ""), ("", "ISETP.GE.AND", "P1,PT,R2,R0,PT"), ("P1", "BRA", "0x20"),
-        ("", "IADD3", "R0,R0,0x1,RZ"), ("", "BRA", "0x20"),
-    )  # fmt: skip
+def kernel_of(*rows: tuple[str, str, str]) -> Slice:
+    """Return the values of a kernel of these guards, opcodes and operands."""
     written = [
         {"opcode": opcode, "operands": operands, **({"predicate": guard} if guard else {})}
         for guard, opcode, operands in rows
     ]
-    listing = [{}, [{"function-name": "f", "start": 0, "length": 128, "sass-instructions": written}]]
+    listing = [{}, [{"function-name": "f", "start": 0, "length": 16 * len(rows), "sass-instructions": written}]]
     (function,) = read_listings(json.dumps(listing))
-    routine = Routine("f", 0, 128)
-    values = Slice(Code(function.instructions, [routine], routine), lambda *at: leaf("bank", *at), kernel=True)
+    routine = Routine("f", 0, 16 * len(rows))
+    return Slice(Code(function.instructions, [routine], routine), lambda *at: leaf("bank", *at), kernel=True)
+
+
+@pytest.mark.parametrize("tid", range(5))
+@pytest.mark.parametrize("least", range(5))
+def test_a_loop_with_two_ways_in_and_a_condition_that_it_carries_is_known_turn_by_turn(tid: int, least: int) -> None:
+    values = kernel_of(
+        ("", "S2R", "R2,SR_TID.X"), ("", "MOV", "R0,RZ"), ("", "ISETP.GE.AND", "P0,PT,R2,c[0x0][0x160],PT"),
+        ("", "ISETP.NE.AND", "P1,PT,R2,0x3,PT"), ("P0", "BRA", "0x60"), ("", "MOV", "R0,R2"),
+        ("", "ISETP.GE.AND", "P2,PT,R0,0x6,PT"), ("P2", "EXIT", ""), ("P1", "IADD3", "R0,R0,0x1,RZ"),
+        ("", "ISETP.LT.AND", "P1,PT,R0,0x4,PT"), ("", "BRA", "0x60"),
+    )  # fmt: skip
+    number, flag = values.register(Register("R", 0), 6).single, values.predicate(Register("P", 1), 6)
+    assert number is not None
+    assert (number.kind, flag.kind, flag.bits) == ("phi", "phi", 1)
+    known: dict[Atom, int] = {}
+
+    def given_leaf(a: Atom) -> int:
+        return tid if a.kind == "special" else least if a.kind == "bank" else known[a]
+
+    r0, p1 = (0 if tid >= least else tid), tid != 3
+    for turn in range(6):
+        if turn:
+            r0 += p1
+            p1 = r0 < 4
+        loops = [values.loop(a) for a in (number, flag)]
+        assert [(len(x.starts), len(x.steps), len(x.others)) for x in loops] == [(1, 0, 1)] * 2
+        now = [Values(given_leaf).of(x.others[0] if turn else x.starts[0]) for x in loops]
+        assert now == [r0, p1]
+        known.update(zip((number, flag), now, strict=True))
+
+
+def test_a_loop_of_which_some_turns_move_nothing_has_no_one_step() -> None:
+    values = kernel_of(
+        ("", "S2R", "R2,SR_TID.X"), ("", "MOV", "R0,RZ"), ("", "ISETP.GE.AND", "P0,PT,R0,c[0x0][0x160],PT"),
+        ("P0", "EXIT", ""), ("", "ISETP.GE.AND", "P1,PT,R2,R0,PT"), ("P1", "BRA", "0x20"),
+        ("", "IADD3", "R0,R0,0x1,RZ"), ("", "BRA", "0x20"),
+    )  # fmt: skip
     variable = values.register(Register("R", 0), 2).single
     assert variable is not None
     assert {step.constant for step in values.loop(variable).steps} == {0, 1}
