@@ -43,7 +43,23 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from gpucore.explain.address import Address, address_at
-from gpucore.explain.algebra import TWO32, Atom, Poly, atom, carry_parts, inside, of, polys_in, written_size
+from gpucore.explain.algebra import (
+    MASK32,
+    TWO32,
+    Atom,
+    Poly,
+    TooLarge,
+    atom,
+    carry_parts,
+    extend,
+    inside,
+    join,
+    norm,
+    of,
+    polys_in,
+    written_size,
+    zx,
+)
 from gpucore.explain.evaluate import LEAVES
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Argument
@@ -312,6 +328,7 @@ class Words:
         """Return a sum, in brackets where it is more than one term and is part of a term."""
         if p in self._parts:
             return self._parts[p]
+        p = _joined(p)
         if self._depth > _DEEPEST or self._too_large(p):
             return "..."
         if not p.terms:
@@ -395,7 +412,14 @@ class Words:
             return f"upper32({self._any(a.args[0])})"
         if a.kind == "lo":
             return f"lower32({self._any(a.args[0])})"
+        if a.kind == "bank_at":
+            return f"c[{a.args[0]}][{self._plain(a.args[1])}]"
         if a.kind == "funnel":
+            low, high, by = a.args
+            assert isinstance(low, Poly) and isinstance(high, Poly)
+            whole = _joined(zx(low) + extend(high) * TWO32)
+            if not _has_halves(whole):
+                return f"({self.poly(whole, True)} >> {self._any(by)})"
             return f"(({self._any(a.args[1])}:{self._any(a.args[0])}) >> {self._any(a.args[2])})"
         if a.kind in {"opaque", "result"}:
             place = self._place(a)
@@ -514,6 +538,20 @@ class Words:
         else:
             text = f"{{{self.legend.opcode_of(a)}{self._place(a)}}}"
         return text if holds else f"!{text}" if a.kind in {"phi", "entry"} else f"!({text})"
+
+
+def _has_halves(p: Poly) -> bool:
+    return p.bits == 64 and not all(c & MASK32 for c in p.terms.values())
+
+
+def _joined(p: Poly) -> Poly:
+    """Return a sum with the halves of 64-bit values put together."""
+    if not _has_halves(p):
+        return p
+    try:
+        return join(norm(p))
+    except TooLarge:
+        return p
 
 
 def _bare(text: str) -> str:

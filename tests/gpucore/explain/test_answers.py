@@ -907,6 +907,26 @@ def test_a_loop_with_two_ways_in_and_a_condition_that_it_carries_is_known_turn_b
         known.update(zip((number, flag), now, strict=True))
 
 
+@pytest.mark.parametrize("tid", range(6))
+@pytest.mark.parametrize("least", (2, 5))
+@pytest.mark.parametrize("limit", range(1, 6))
+def test_what_ways_through_a_loop_give_is_a_choice_by_its_last_turn(tid: int, least: int, limit: int) -> None:
+    values = kernel_of(
+        ("", "S2R", "R2,SR_TID.X"), ("", "MOV", "R0,RZ"), ("", "MOV", "R3,R2"),
+        ("", "ISETP.GE.AND", "P0,PT,R2,c[0x0][0x160],PT"), ("P0", "BRA", "0xe0"), ("", "IADD3", "R0,R0,0x1,RZ"),
+        ("", "ISETP.GE.AND", "P1,PT,R0,c[0x0][0x164],PT"), ("P1", "BRA", "0xb0"),
+        ("", "ISETP.NE.AND", "P2,PT,R0,R2,PT"), ("P2", "BRA", "0x50"), ("", "BRA", "0xd0"),
+        ("", "MOV", "R3,0x64"), ("", "BRA", "0xe0"), ("", "MOV", "R3,R0"),
+        ("", "EXIT", ""),
+    )  # fmt: skip
+    value = values.run(lambda: values.register(Register("R", 3), 14))
+    turns = [r0 for r0 in range(1, limit + 1) if r0 >= limit or r0 == tid]
+    leaves = {"special": tid, "phi": turns[0] - 1}
+    found = Values(lambda a: {0x160: least, 0x164: limit}[int(str(a.args[1]))] if a.kind == "bank" else leaves[a.kind])
+    assert found.of(value) == (tid if tid >= least else 100 if turns[0] >= limit else turns[0])
+    assert [a.kind for a in inside(value) if a.kind == "phi"] == ["phi"]
+
+
 def test_a_loop_of_which_some_turns_move_nothing_has_no_one_step() -> None:
     values = kernel_of(
         ("", "S2R", "R2,SR_TID.X"), ("", "MOV", "R0,RZ"), ("", "ISETP.GE.AND", "P0,PT,R0,c[0x0][0x160],PT"),
