@@ -290,7 +290,7 @@ def _unrolled(values: Slice, formula: Poly) -> Poly:
     for _ in range(_MOST_NESTED):
         for a in formula.atoms():
             low = a.args[0] if a.kind == "wide" else None
-            if not isinstance(low, Atom) or low.kind != "phi":
+            if not isinstance(low, Atom) or low.kind != "phi" or not values.is_header(int(str(low.args[0]))):
                 continue
             loop = values.loop(a)
             split = split_by(formula, a)

@@ -32,7 +32,8 @@ from gpucore.explain.semantics import compute
 from gpucore.sass import Immediate, Instruction, Register, RegisterOperand, uses
 
 _DEEPEST: Final = 40
-_MOST_BETWEEN: Final = 96
+_MOST_BETWEEN: Final = 16
+_MOST_FAR: Final = 96
 Bank: TypeAlias = Callable[[int, int, int], Poly]
 """What is in a constant bank: its number, an offset and a size in bytes."""
 
@@ -330,16 +331,25 @@ class Slice:
         return {p for p in self.code.before[b] if rank[p] >= rank[b]}
 
     def _merge(
-        self, b: int, ways: list[int], value: Callable[[int], _T], choose: Callable[[Atom, _T, _T], _T]
+        self,
+        b: int,
+        ways: list[int],
+        value: Callable[[int], _T],
+        choose: Callable[[Atom, _T, _T], _T],
+        far: bool = False,
     ) -> _T | None:
-        """Return what these ways into a block give, as choices by the branches that decide between them."""
+        """Return what these ways into a block give, as choices by the branches that decide between them.
+
+        Not `far`, no loop is on these ways and they are short: a value that a choice over more would replace is easier
+        to find in registers.
+        """
         try:
-            return self._merged_from(b, ways, value, choose)
+            return self._merged_from(b, ways, value, choose, far)
         except TooLarge:
             return None
 
     def _merged_from(
-        self, b: int, ways: list[int], value: Callable[[int], _T], choose: Callable[[Atom, _T, _T], _T]
+        self, b: int, ways: list[int], value: Callable[[int], _T], choose: Callable[[Atom, _T, _T], _T], far: bool
     ) -> _T | None:
         values = [value(p) for p in ways]
         if all(v == values[0] for v in values):
@@ -347,22 +357,22 @@ class Slice:
         if self.kernel:
             written = [(p, v) for p, v in zip(ways, values, strict=True) if not _never_written(v)]
             if len(written) < len(ways):
-                return self._merge(b, [p for p, _ in written], value, choose) if written else values[0]
+                return self._merge(b, [p for p, _ in written], value, choose, far) if written else values[0]
         top = ways[0]
         for p in ways[1:]:
             top = self.code._common(p, top)
         sides = self._sides(b, top, ways)
         if sides is None:
-            return self._chosen_by_way(b, top, ways, values, choose)
+            return self._chosen_by_way(b, top, ways, values, choose, far)
         condition, taken, not_taken = sides
-        first, second = self._merge(b, taken, value, choose), self._merge(b, not_taken, value, choose)
+        first, second = (self._merge(b, side, value, choose, far) for side in (taken, not_taken))
         return None if first is None or second is None else choose(condition, first, second)
 
     def _chosen_by_way(
-        self, b: int, top: int, ways: list[int], values: Sequence[_T], choose: Callable[[Atom, _T, _T], _T]
+        self, b: int, top: int, ways: list[int], values: Sequence[_T], choose: Callable[[Atom, _T, _T], _T], far: bool
     ) -> _T | None:
         """Return what these ways from a block give, as choices by the conditions under which each is taken."""
-        taken = self._conditions_of_ways(b, top, ways)
+        taken = self._conditions_of_ways(b, top, ways, far)
         if taken is None:
             return None
         under: dict[_T, Atom] = {}
@@ -375,7 +385,7 @@ class Slice:
             found = choose(under[value], value, found)
         return found
 
-    def _conditions_of_ways(self, b: int, top: int, ways: list[int]) -> dict[int, Atom] | None:
+    def _conditions_of_ways(self, b: int, top: int, ways: list[int], far: bool) -> dict[int, Atom] | None:
         """Return when each way into a block is taken from a block before; None where it is far or not understood.
 
         Of a loop on the way the last turn counts: it is left by the way that its conditions give with the values of
@@ -387,9 +397,9 @@ class Slice:
             if p == top or p in between:
                 continue
             between.add(p)
-            if len(between) > _MOST_BETWEEN or not code.dominates(top, p):
+            if len(between) > (_MOST_FAR if far else _MOST_BETWEEN) or not code.dominates(top, p):
                 return None
-            if not self._turns_of(p) <= code.loops.get(p, frozenset()):
+            if not self._turns_of(p) <= (code.loops.get(p, frozenset()) if far else frozenset()):
                 return None
             todo += code.before[p]
         edges: dict[tuple[int, int], Atom] = {}
@@ -563,7 +573,7 @@ class Slice:
         """Return what a variable has at first as one choice by the branches that lead to the loop."""
 
         def word(r: Resource) -> Poly:
-            found = self._merge(block, ways, lambda p: self.value_of(self.code.at_end(r, p), r), self.choice)
+            found = self._merge(block, ways, lambda p: self.value_of(self.code.at_end(r, p), r), self.choice, True)
             if found is None:
                 raise TooLarge
             return found

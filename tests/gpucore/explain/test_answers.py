@@ -919,7 +919,10 @@ def test_what_ways_through_a_loop_give_is_a_choice_by_its_last_turn(tid: int, le
         ("", "MOV", "R3,0x64"), ("", "BRA", "0xe0"), ("", "MOV", "R3,R0"),
         ("", "EXIT", ""),
     )  # fmt: skip
-    value = values.run(lambda: values.register(Register("R", 3), 14))
+    variable = values.register(Register("R", 3), 14).single
+    assert variable is not None
+    (value,), none = values.loop(variable).starts, values.loop(variable).steps
+    assert none == ()
     turns = [r0 for r0 in range(1, limit + 1) if r0 >= limit or r0 == tid]
     leaves = {"special": tid, "phi": turns[0] - 1}
     found = Values(lambda a: {0x160: least, 0x164: limit}[int(str(a.args[1]))] if a.kind == "bank" else leaves[a.kind])
