@@ -642,15 +642,25 @@ def assumed(c: Atom, condition: Atom) -> Atom:
 
 def decided(c: Atom, holding: Collection[Atom]) -> bool | None:
     """Return whether a condition is true where others hold; None where they do not decide it."""
-    if c in holding or negate(c) in holding:
-        return c in holding
-    if c.kind == "not" and isinstance(c.args[0], Atom):
-        inner = decided(c.args[0], holding)
-        return None if inner is None else not inner
-    if c.kind != "all":
-        return None
-    sides = {decided(x, holding) for x in c.args if isinstance(x, Atom)}
-    return False if False in sides else True if sides == {True} else None
+    found: dict[Atom, bool | None] = {}  # conditions share parts: as a tree they may be too many
+
+    def look(c: Atom) -> bool | None:
+        if c not in found:
+            found[c] = look_again(c)
+        return found[c]
+
+    def look_again(c: Atom) -> bool | None:
+        if c in holding or negate(c) in holding:
+            return c in holding
+        if c.kind == "not" and isinstance(c.args[0], Atom):
+            inner = look(c.args[0])
+            return None if inner is None else not inner
+        if c.kind != "all":
+            return None
+        sides = {look(x) for x in c.args if isinstance(x, Atom)}
+        return False if False in sides else True if sides == {True} else None
+
+    return look(c)
 
 
 # A variable replaced.
