@@ -400,6 +400,8 @@ _MEANINGS: Final[dict[int, str]] = {
     35: "a thread's stack is full: deep recursion or large local arrays",
 }
 
+_UNMAPPED: Final = frozenset({1, 10, 14})
+
 _BARRIER_SCOPES: Final = {
     0: None,
     1: "warp",
@@ -450,6 +452,11 @@ class GpuException:
         if self.code is None:
             return "Trap Or Breakpoint"
         return _EXCEPTIONS.get(self.code, f"Exception {self.code}")
+
+    @property
+    def unmapped(self) -> bool:
+        """Whether it says that the GPU found no memory at an address that it may access."""
+        return self.code in _UNMAPPED
 
     @property
     def identifier(self) -> str | None:

@@ -93,6 +93,12 @@ class Why:
         found = self.how(self.address.formula)
         return "one register" if found is None and self.value_of_address is not None else found
 
+    @property
+    def one_of_many(self) -> bool:
+        """Whether all threads of the warp are marked, and the bad address may be another one's."""
+        numbers = self.numbers
+        return numbers is not None and numbers.choice in {"farthest", "unsure"} and len(numbers.accessing()) > 1
+
     def numbers_judged(self) -> list[Judgement]:
         """What is certainly wrong by the values of the thread that is explained."""
         if self.numbers is None or self.numbers.disagree:

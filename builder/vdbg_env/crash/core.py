@@ -183,7 +183,10 @@ def explained(
         from vdbg_env.crash.memory_files import maps_of, of_process, with_owner
 
         known = maps_of(core, sections) if maps is None else of_process(maps, core)
-        addresses = tuple(address and with_owner(address, known, at=_time_of(read)) for address in addresses)
+        addresses = tuple(
+            address and with_owner(address, known, at=_time_of(read), unmapped=fault.exception.unmapped)
+            for fault, address in zip(read.faults, addresses, strict=False)
+        )
     rest = (None,) * (len(read.faults) - len(addresses))
     left_out = (_NO_ARGUMENTS,) if _lacks_arguments(read, sections) else ()
     faults = tuple(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _NAMES: Final = "memory-map*.json"
 _MOST_MAPS: Final = 1024
 _OF_PROCESS: Final = re.compile(r"core\..*\.(\d{1,10})\.\d{1,20}(?:\.nvcudmp)?(?:\.gz)?")  # ...%h.%p.%t
+_UNMAPPED: Final = frozenset({"FAULT_PDE", "FAULT_PTE"})  # a page without an entry in the GPU's tables
 _TELLING: Final = ("inside", "freed", "past-the-end", "before-the-start", "between", "one-bit", "far")
 
 
@@ -127,20 +128,29 @@ def of_process(maps: Sequence[MemoryMap], core: str) -> tuple[MemoryMap, ...]:
 
 
 def ask(
-    maps: Sequence[MemoryMap], address: int, *, base: int | None = None, width: int = 1, at: float | None = None
-) -> Owners | None:
-    """Return whose memory an address is; None without any map."""
-    answers = [owner_of(memory, address, base=base, width=width, at=at) for memory in maps]
+    maps: Sequence[MemoryMap], address: int, *, base: int | None = None, width: int = 1, at: float | None = None,
+    unmapped: bool = False, one_of_many: bool = False,
+) -> Owners | None:  # fmt: skip
+    """Return whose memory an address is; None without any map. The arguments are those of `owner_of`."""
+    answers = [
+        owner_of(memory, address, base=base, width=width, at=at, unmapped=unmapped, one_of_many=one_of_many)
+        for memory in maps
+    ]
     if not answers:
         return None
-    answers.sort(key=lambda owner: (owner.how_known != "base-argument", _TELLING.index(owner.where)))
+    answers.sort(key=lambda owner: (owner.how_known != "base-argument", _rank(owner)))
     best, seen = answers[0], {answers[0].sentence}
     others = []
     for owner in answers[1:]:
-        if _TELLING.index(owner.where) == _TELLING.index(best.where) and owner.sentence not in seen:
+        if _rank(owner) == _rank(best) and owner.sentence not in seen:
             seen.add(owner.sentence)
             others.append(owner)
     return Owners(best=best, others=tuple(others))
+
+
+def _rank(owner: Owner) -> float:
+    """Return how telling an answer is, the least first; one that the failure contradicts is little better than none."""
+    return _TELLING.index("far") - 0.5 if owner.is_gone else _TELLING.index(owner.where)
 
 
 def maps_of_run(folder: Path) -> tuple[MemoryMap, ...]:
@@ -161,31 +171,43 @@ def owner_of_fault(xid: Xid, maps: Sequence[MemoryMap]) -> tuple[tuple[str, ...]
     """
     if xid.address is None:
         return (), None
-    owners = ask([one for one in maps if one.pid == xid.pid] or maps, xid.address)
+    own = [one for one in maps if one.pid == xid.pid] or maps
+    owners = ask(own, xid.address, unmapped=xid.fault in _UNMAPPED)
     if owners is None:
         return (), None
     verb = f"{xid.access.lower()} at " if xid.access else ""
     return tuple(f"Xid {xid.code}, {verb}page {xid.address:#x}: {line}" for line in owners.lines), owners.document
 
 
-def with_owner(why: AddressWhy, maps: Sequence[MemoryMap], *, at: float | None = None) -> AddressWhy:
+def with_owner(
+    why: AddressWhy, maps: Sequence[MemoryMap], *, at: float | None = None, unmapped: bool = False
+) -> AddressWhy:
     """Return why an address was bad, with whose memory it is and what each pointer points to.
 
-    `at` is when the access failed, in seconds since 1970.
+    `at` is when the access failed, in seconds since 1970; `unmapped` says that the GPU found no memory there.
     """
     document = why.document
     value, base = document["value"], _pointer(document["base"])
     maps = [one for one in maps if one.source != "core" or _has_one_of(one, value, base)]
     if not maps or document["space"] not in {"global", "generic"}:
         return why
-    owners = None if value is None else ask(maps, value, base=base, width=document["width"], at=at)
+    owners = None
+    if value is not None:
+        owners = ask(
+            maps, value, base=base, width=document["width"], at=at, unmapped=unmapped, one_of_many=why.one_of_many
+        )
+    gone = owners.best.region if owners and owners.best.is_gone else None
     best = owners.best.map if owners else maps[0]
     bases = [document["base"], *(load["base"] for load in document["loads"])]
     names = names_of(best, [pointer for found in bases if (pointer := _pointer(found)) is not None])
     lines = list(why.lines)
     if owners:
         lines[1:1] = [f"that is {line}" if number == 0 else line for number, line in enumerate(owners.lines)]
-    told = dict.fromkeys(f"{_called(found)} points to {names[p]}" for found in bases if (p := _pointer(found)) in names)
+    told = dict.fromkeys(
+        f"{_called(found)} {'pointed' if gone and gone.holds(p) else 'points'} to {names[p]}"
+        for found in bases
+        if (p := _pointer(found)) in names
+    )
     return replace(
         why,
         lines=(*lines, *told),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from operator import mul
@@ -27,6 +27,8 @@ _MOST_AXES: Final = 16
 _MOST_VIEWS: Final = 5000  # with gaps; an address may have to be looked for in each of them
 _MOST_NAMED: Final = 4  # other tensors at the same address
 _UNUSED: Final = frozenset({"free", "unlisted"})
+_FREED: Final = frozenset({"freed", "pending"})
+_STILL_MAPPED: Final = ", so it is mapped: another address was the bad one, or such an access is not allowed there"
 _STRIDE: Final = 256  # regions that are passed over at once
 _ADDRESSES: Final = 1 << 64
 _INDEXED: Final = 48  # bits of an address: what is beyond them was not reached by an index
@@ -182,7 +184,16 @@ class Owner:
     """What is at the address, where the access was meant for another region."""
     bit: int | None = None
     at: float | None = None
+    unmapped: bool = False
+    """Whether the GPU found no memory there that it may access: what a map has at the address is gone."""
+    one_of_many: bool = False
+    """Whether another thread's address may have been the bad one."""
     map: MemoryMap = field(repr=False)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the map has something in use there that was freed or unmapped since."""
+        return self.where == "freed" and self.region is not None and self.region.kind not in _FREED
 
     @property
     def place(self) -> dict[str, int]:
@@ -203,13 +214,14 @@ class Owner:
         if region is None:
             return "not within 1 GiB of anything in the memory map, so no array was overrun by a little"
         what = region.words(self.index) + self._place_words()
-        landed = f"; {self.lies_in.words()} lies there" if self.lies_in else ""
+        then = "lay there when the memory map was written" if self.unmapped else "lies there"
+        landed = f"; {self.lies_in.words()} {then}" if self.lies_in else ""
         match self.where:
             case "inside":
                 same = f", which has the same memory as {self.also[0].words()}" if self.also else ""
-                return f"inside {what}{same}"
+                return f"inside {what}{same}" + (_STILL_MAPPED if self.unmapped else "")
             case "freed":
-                return f"inside {what}{self._freed_words()}"
+                return f"inside {what}{self._gone_words() if self.is_gone else self._freed_words()}"
             case "past-the-end" | "before-the-start":
                 guess = " (the nearest memory: what the access was meant for is not known)"
                 return f"{self._far(region)} {what}{guess if self.how_known == 'nearest' else landed}"
@@ -239,6 +251,12 @@ class Owner:
             size = sizes.get(name)
             words.append(f"{name} {n}" + (f" of 0-{size - 1}" if size and not 0 <= n < size else ""))
         return ": " + ", ".join(words) if words else ""
+
+    def _gone_words(self) -> str:
+        at, written = self.at, self.map.written
+        age = "" if at is None or written is None or at < written else f", written {duration(at - written)} before this"
+        other = ", or another thread's address was the bad one" if self.one_of_many else ""
+        return f" by the memory map{age}; the access failed, so that memory was freed or unmapped since{other}"
 
     def _freed_words(self) -> str:
         freed = self.region.freed if self.region else None
@@ -291,13 +309,23 @@ class _Places:
 
 
 def owner_of(
-    memory: MemoryMap, address: int, *, base: int | None = None, width: int = 1, at: float | None = None
-) -> Owner:
+    memory: MemoryMap, address: int, *, base: int | None = None, width: int = 1, at: float | None = None,
+    unmapped: bool = False, one_of_many: bool = False,
+) -> Owner:  # fmt: skip
     """Return whose memory an address is.
 
     `base` is the pointer that the access was computed from, where it is known: distance is then measured from what
-    that points to. `width` is how many bytes were accessed, `at` when, in seconds since 1970.
+    that points to. `width` is how many bytes were accessed, `at` when, in seconds since 1970. `unmapped` says that the
+    GPU found no memory there, `one_of_many` that the address of another thread may have been the bad one.
     """
+    found = _owner_of(memory, address, base, width, at)
+    if not unmapped:
+        return found
+    gone = found.where in {"inside", "between"} and memory.source != "core"
+    return replace(found, where="freed" if gone else found.where, unmapped=True, one_of_many=one_of_many)
+
+
+def _owner_of(memory: MemoryMap, address: int, base: int | None, width: int, at: float | None) -> Owner:
     meant = _region_at(memory, base) if base is not None else None
     found = _region_at(memory, address)
     if meant is not None and meant != found:
@@ -305,7 +333,7 @@ def owner_of(
     if found is None:
         return _nearest(memory, address, at)
     known: HowKnown = "base-argument" if meant is not None else "exact"
-    where: Where = "freed" if found.kind in {"freed", "pending"} else "between" if found.kind in _UNUSED else "inside"
+    where: Where = "freed" if found.kind in _FREED else "between" if found.kind in _UNUSED else "inside"
     if address + width > found.end and where == "inside":
         return _past(memory, found, address + width - found.end, address + width - 1, known, at)
     also = (region for region in memory.names.holding(address) if region != found) if found.name else ()

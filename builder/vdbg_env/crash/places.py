@@ -166,6 +166,8 @@ class AddressWhy:
     document: Mapping[str, Any]
     calls_hold: bool = True
     """Whether the calls that the thread is in are those of the access."""
+    one_of_many: bool = False
+    """Whether the address of another thread of the warp may have been the bad one."""
 
 
 class Explainer:
@@ -219,7 +221,10 @@ class Explainer:
                     return answer
                 if isinstance(why, Wait):
                     return AddressWhy(lines=tuple(wait_text(why)), document=wait_json(why))
-                answer = AddressWhy(lines=tuple(why_text(why)), document=why_json(why), calls_hold=why.calls_hold)
+                answer = AddressWhy(
+                    lines=tuple(why_text(why)), document=why_json(why), calls_hold=why.calls_hold,
+                    one_of_many=why.one_of_many,
+                )  # fmt: skip
                 if not answer.document["not_known"]:
                     return answer
             except ANY_ERROR as error:

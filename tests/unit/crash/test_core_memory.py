@@ -14,8 +14,10 @@ from tests.support.schemas import Contract
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash.core import cores_json, cores_text, read_cores
 from vdbg_env.crash.files import SourceFiles
-from vdbg_env.crash.memory_files import with_owner
+from vdbg_env.crash.memory_files import ask, owner_of_fault, with_owner
 from vdbg_env.crash.memory_map import MemoryMap, Region
+from vdbg_env.crash.places import AddressWhy
+from vdbg_env.evidence.system import Xid
 from vdbg_env.report import pages
 
 RECORDING = SHIPPED_DATA / "runbooks" / "recordings" / "illegal-memory-access"
@@ -55,11 +57,13 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "wrong layer": (
         {"tensors": [cache(3, BASE, 1 << 20), cache(5, BAD - 4, 1 << 20)]},
         "that is 2,199,022,206,980 bytes (2.0 TiB) past the end of the KV cache of layer 3 "
-        "(model.layers.3.self_attn.attn); the KV cache of layer 5 (model.layers.5.self_attn.attn) lies there",
+        "(model.layers.3.self_attn.attn); the KV cache of layer 5 (model.layers.5.self_attn.attn) lay there when the "
+        "memory map was written",
     ),
     "window of another rank": (
         {"windows": [{"name": "custom all-reduce data", "address": hex(BAD - 4), "bytes": 8192, "rank": 3}]},
-        "that is inside rank 3's custom all-reduce data",
+        "that is inside rank 3's custom all-reduce data by the memory map; the access failed, so that memory was freed "
+        "or unmapped since",
     ),
     "one flipped bit": (
         {"tensors": [cache(9, (BAD ^ 1 << 45) - 4, 1 << 20)]},
@@ -115,6 +119,62 @@ def test_memory_of_a_core_that_lacks_the_array_says_nothing_of_what_is_near(bloc
     found = with_owner(WHY, (MemoryMap(file="core", blocks=(held,), source="core"),))
     assert bool(found.document.get("owner")) is said
     assert any("memory map" in line or "past the end" in line for line in found.lines) is said
+
+
+H100 = Path(__file__).parents[2] / "data" / "gpu" / "nvidia-h100-80gb-hbm3-driver-580-159-04" / "cores"
+UNMAPPED = 0x81C5D9E00004  # the address of the planted store in inlined-templates
+
+
+def of_h100(memory: MemoryMap) -> AddressWhy:
+    """Return why the address of an H100's core was bad: an Illegal Address, so nothing was mapped there."""
+    read = read_cores([str(H100 / "inlined-templates.nvcudmp.gz")], SourceFiles(), maps=[memory]).readings[0]
+    (address,) = read.addresses
+    assert address and read.faults[0].exception.unmapped and address.document["value"] == UNMAPPED
+    return address
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("tensor", "the tensor y"), ("free", "65,536 bytes that the allocator keeps for later")]
+)
+def test_memory_that_an_illegal_address_was_in_is_there_no_more(kind: str, what: str) -> None:
+    row = Region(address=UNMAPPED - 4, bytes=65536, kind=kind, name="y" if kind == "tensor" else "")
+    address = of_h100(MemoryMap(named=(row,)) if kind == "tensor" else MemoryMap(blocks=(row,)))
+    owner = address.document["owner"]
+    assert owner["where"] == "freed" and owner["sentence"].startswith(f"inside {what}")
+    assert owner["sentence"].endswith(
+        " by the memory map; the access failed, so that memory was freed or unmapped since"
+    )
+    assert f"that is {owner['sentence']}" in address.lines
+
+
+def test_a_pointer_to_what_is_there_no_more_pointed_to_it() -> None:
+    base = of_h100(MemoryMap()).document["base"]["value"]
+    tensor = Region(address=base, bytes=UNMAPPED - base + 4096, kind="tensor", name="y")
+    assert any(line.endswith(" pointed to the tensor y") for line in of_h100(MemoryMap(named=(tensor,))).lines)
+
+
+def test_memory_that_the_core_itself_holds_was_mapped() -> None:
+    held = Region(address=UNMAPPED - 4, bytes=65536, kind="section")
+    owner = of_h100(MemoryMap(blocks=(held,), source="core")).document["owner"]
+    assert owner["where"] == "inside"
+    assert owner["sentence"].endswith(
+        "so it is mapped: another address was the bad one, or such an access is not allowed there"
+    )
+
+
+def test_the_map_of_a_rank_that_the_failure_contradicts_comes_after_one_that_it_does_not() -> None:
+    inside = MemoryMap(rank=1, named=(Region(address=UNMAPPED - 4, bytes=4096, kind="tensor", name="y"),))
+    behind = MemoryMap(rank=0, named=(Region(address=UNMAPPED - 4096, bytes=4096, kind="tensor", name="x"),))
+    found = ask([inside, behind], UNMAPPED, unmapped=True)
+    assert found and found.best.map.rank == 0 and "past the end of the tensor x" in found.best.sentence
+
+
+def test_a_page_without_an_entry_in_the_tables_was_freed_and_one_that_may_not_be_written_was_not() -> None:
+    memory = MemoryMap(named=(Region(address=UNMAPPED & ~4095, bytes=4096, kind="tensor", name="y"),))
+    for fault, where in {"FAULT_PDE": "freed", "FAULT_RO_VIOLATION": "inside"}.items():
+        xid = Xid(code=31, bus="0000:06:00", line=1, address=UNMAPPED & ~4095, fault=fault, access="WRITE")
+        _, document = owner_of_fault(xid, [memory])
+        assert document and document["where"] == where
 
 
 def test_core_takes_the_map_that_is_given(tmp_path: Path) -> None:
