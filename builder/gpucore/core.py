@@ -31,7 +31,7 @@ from gpucore.core_layout import (
 from gpucore.core_reader import CoreSections, Cta, Device, Dim3, GpuCore, Module, Sm, Warp, read_core
 from gpucore.elf import Buffer, ParameterPlace, ParameterTable, read_parameter_table
 from gpucore.errors import UnreadableBinary
-from gpucore.mangling import demangle, parameter_types
+from gpucore.mangling import demangle, parameter_types, short_name
 
 
 def find_doubts(
@@ -77,10 +77,11 @@ class Scope(StrEnum):
 _ORDER: Final = tuple(Scope)
 _INSTRUCTION: Final = 16  # bytes, on every architecture since sm_70
 _ASSERT: Final = 12
-# A thread that traps, or whose assert fails, has no error PC: it stands behind the trap, or the call that says so.
+# A thread that traps, or whose assert fails, has no error PC: it is behind the trap, or the call that says so.
+_CALLS: Final = frozenset({0x143, 0x144})
 _STOPPED_BEHIND: Final[dict[int | None, frozenset[int]]] = {
     None: frozenset({0x15C}),  # BPT
-    _ASSERT: frozenset({0x143, 0x144}),  # CALL
+    _ASSERT: _CALLS,
 }
 _EXCEPTION: Final = attrgetter("exception")
 
@@ -437,12 +438,13 @@ def with_callers(core: GpuCore, data: Buffer, faults: tuple[Fault, ...]) -> tupl
 
 def _with_calls(core: GpuCore, sections: CoreSections, fault: Fault, first: FaultingThread) -> Fault:
     width = fault.device.row.instruction_size or _INSTRUCTION
+    rows = [_in_kernel(core, fault, row) for row in backtrace(sections, first)]
     calls = tuple(
         Call(
             level=row.level, return_pc=row.return_pc, return_offset=row.return_offset,
             location=locate(core, fault.device, row.return_pc - width, fault.grid),
         )
-        for row in backtrace(sections, first)
+        for row in rows
     )  # fmt: skip
     here = locate(core, fault.device, first.row.virtual_pc, fault.grid)
     if fault.location is not None and here is not None and here.function != fault.location.function:
@@ -455,6 +457,18 @@ def _with_calls(core: GpuCore, sections: CoreSections, fault: Fault, first: Faul
             kernel = call.location.kernel.name if call.location.kernel else None
             return replace(fault, location=call.location, kernel=fault.kernel or kernel, calls_out=number)
     return fault
+
+
+def _in_kernel(core: GpuCore, fault: Fault, row: BacktraceRow) -> BacktraceRow:
+    """Return a row with the PC in the kernel where the driver wrote the offset alone, and a call is there.
+
+    Driver 580 does so for a thread that jumped to what is no code.
+    """
+    if row.return_pc != row.return_offset or fault.grid is None:
+        return row
+    pc = fault.grid.function_entry + row.return_offset
+    is_call = _opcode(core, fault.device, pc - _INSTRUCTION, fault.grid) in _CALLS
+    return row._replace(return_pc=pc) if is_call else row
 
 
 # The parameters and constant banks of a kernel launch, decoded by the parameter table of its cubin.
@@ -621,6 +635,11 @@ class WarpGroup:
     blocks: int
     first: Coordinates
 
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether other threads hold it up: of a hang it is not the cause."""
+        return bool(self.barrier) or self.state.startswith(("blocked", "waiting"))
+
 
 @dataclass
 class _Tally:
@@ -631,13 +650,14 @@ class _Tally:
     states: Counter[str] = field(default_factory=Counter)
 
 
+_FAULTED: Final = "faulted"
 _Key = tuple[int, int, str, str | None, str | None]
 
 
 def group_warps(core: GpuCore) -> tuple[WarpGroup, ...]:
-    """Return where all warps are, the place of most warps first."""
+    """Return where all warps are: those that faulted first, then the place of most warps."""
     found = [group for device in core.devices for group in _of_device(core, device)]
-    return tuple(sorted(found, key=lambda s: (-s.warps, -s.threads, s.device.index, s.pc)))
+    return tuple(sorted(found, key=lambda s: (s.state != _FAULTED, -s.warps, -s.threads, s.device.index, s.pc)))
 
 
 def _of_device(core: GpuCore, device: Device) -> Iterator[WarpGroup]:
@@ -665,7 +685,7 @@ def _count(tallies: dict[_Key, _Tally], sm: Sm, cta: Cta, warp: Warp, *, marked:
     for (pc, active, number), lanes in _alike(warp).items():
         known = _thread_state(number, active)
         failed = marked and (warp.row.error_pc_valid or warp.row.broken or any(map(_EXCEPTION, lanes)))
-        state = "faulted" if failed and active else _state(active, known, barrier)
+        state = _FAULTED if failed and active else _state(active, known, barrier)
         key = (cta.row.grid_id, pc, state, barrier, warp.barrier_words)
         tally = tallies.get(key)
         if tally is None:
@@ -827,7 +847,7 @@ def _notes_on_code(core: GpuCore, faults: tuple[Fault, ...]) -> tuple[str, ...]:
             why = _UNLOADED if fault.scope is Scope.SM and fault.grid is None else _why_no_code(modules)
             notes[f"PC {fault.pc:#x} lies in no loaded code: {why}"] = None
         elif not fault.location.chain:
-            name = demangle(fault.kernel) if fault.kernel else "the code"
+            name = short_name(demangle(fault.kernel)).partition("<")[0] if fault.kernel else "the code"
             notes[
                 f"{name} has no line info: a line pack of the same code has it (--lines PACK; lines build makes one), "
                 "else build it with -lineinfo (nvcc) to get lines from the next dump"

@@ -117,7 +117,10 @@ class ModuleRow(NamedTuple):
 
 
 class GridRow(NamedTuple):
-    """A kernel launch; its name is not stored but found by `function_entry` in the module's relocated image."""
+    """A kernel launch; its name is not stored but found by `function_entry` in the module's relocated image.
+
+    Driver 580 writes the grid (1,1,1) for cooperative launches: the reader has that of constant bank 0, or zeros.
+    """
 
     grid_id: int
     context_id: int

@@ -8,6 +8,7 @@ stays unread is accounted for: a core whose rows were lost must not read as one 
 from __future__ import annotations
 
 import re
+import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -380,6 +381,8 @@ _NEVER_ZEROS: Final = frozenset(  # launches are counted from 1
     {SectionType.DEVICES, SectionType.GRIDS, SectionType.SMS, SectionType.CTAS, SectionType.WARPS}
 )
 _LANES: Final = 32  # of a warp
+_PARAMETERS_OF_SM_100: Final = 0x380
+_SIZES_AT: Final = {False: (0x0, 0xC), True: (0x360, 0x370)}  # blockDim and gridDim in constant bank 0; from sm_100 on
 _HOLE: Final = ": lost by a full disk, or by a copy that made a hole of them"
 _EMBEDDED: Final = re.compile(rb"\x7fELF\x02\x01.{12}" + re.escape(EM_CUDA.to_bytes(2, "little")), re.DOTALL)
 
@@ -455,6 +458,18 @@ class CoreSections:
             return None
 
 
+def _grid_of(row: GridRow) -> Dim3:
+    return row.grid_x, row.grid_y, row.grid_z
+
+
+def _inside(grid: GridRow, block: Dim3) -> bool:
+    return all(at < size for at, size in zip(block, _grid_of(grid), strict=True))
+
+
+def _axes(found: Dim3) -> str:
+    return f"({','.join(map(str, found))})"
+
+
 def _sized(metadata: Section) -> Section:
     """Return the section of the one metadata row with the row's size, which the drivers seen leave out."""
     return metadata._replace(entry_size=metadata.entry_size or metadata.size)
@@ -518,11 +533,43 @@ class _Reader:
             for section in below(SectionType.SMS)
             for i, sm in enumerate(self._rows(core_layout.SM, section))
         )
+        ran: dict[int, set[Dim3]] = {}
+        for cta in (cta for sm in sms for cta in sm.ctas):
+            ran.setdefault(cta.row.grid_id, set()).add(cta.block)
         return Device(
             index=index, row=row, name=self._string(row.name) or "", type=self._string(row.type) or "",
             sm_type=self._string(row.sm_type) or "", contexts=contexts, sms=sms,
-            grids=tuple(grid for grid, _ in grids), grid_places=tuple(place for _, place in grids),
+            grids=tuple(self._as_it_ran(grid, place, ran.get(grid.grid_id, set())) for grid, place in grids),
+            grid_places=tuple(place for _, place in grids),
         )  # fmt: skip
+
+    def _as_it_ran(self, grid: GridRow, place: tuple[int, int], ran: set[Dim3]) -> GridRow:
+        """Return a launch; where blocks ran that the table's grid has not, with the grid that constant bank 0 has.
+
+        The grid is zeros where that is not in the core, or does not hold all blocks either.
+        """
+        outside = [block for block in ran if not _inside(grid, block)]
+        if not outside:
+            return grid
+        sections, sizes = CoreSections(self._elf.data), []
+        rows = sections.bytes_of(SectionType.CONSTANT_BANKS, *place) or b""
+        for bank in core_layout.CONSTANT_BANK.rows(rows, core_layout.CONSTANT_BANK.smallest):
+            if bank.bank == 0:
+                threads_at, blocks_at = _SIZES_AT[grid.parameters_offset >= _PARAMETERS_OF_SM_100]
+                held = (sections.memory(bank.address + at, 12) for at in (threads_at, blocks_at))
+                sizes = [struct.unpack("<3I", part) for part in held if part is not None]
+        true = grid._replace(grid_x=0, grid_y=0, grid_z=0)
+        if len(sizes) == 2:
+            threads, blocks = sizes
+            by_bank = grid._replace(grid_x=blocks[0], grid_y=blocks[1], grid_z=blocks[2])
+            if threads == (grid.block_x, grid.block_y, grid.block_z) and all(_inside(by_bank, one) for one in outside):
+                true = by_bank
+        size = f"{_axes(_grid_of(true))} is by constant bank 0" if true.grid_x else "the size of the grid is not known"
+        self._note(
+            f"launch {grid.grid_id}: block {_axes(max(outside))} ran, which the launch table's grid "
+            f"{_axes(_grid_of(grid))} does not have (driver 580 writes that of cooperative launches); {size}"
+        )
+        return true
 
     def _ctas(self, sms: Section, sm: int) -> tuple[Cta, ...]:
         return tuple(
@@ -651,7 +698,7 @@ class _Reader:
         tables = self._roots[SHT_STRTAB]
         try:
             section = next((s for s in tables if self._elf.name(s) == ".strtab"), None)
-        except UnreadableBinary:  # the names were cut off: the strings come before the name table in files seen so far
+        except UnreadableBinary:  # the names were cut off: the strings are before the name table in files seen so far
             section = tables[0]
         return self._contents(section) if section else memoryview(b"")
 
@@ -709,7 +756,7 @@ def _refuse_what_is_no_core(data: Buffer) -> None:
         raise UnreadableBinary(
             "a core dump of a host process, not of a GPU",
             offset=18,
-            cause="both may lie in one folder; the GPU's ends in .nvcudmp",
+            cause="both may be in one folder; the GPU's ends in .nvcudmp",
             next_step="open it with gdb",
         )
     if machine != EM_CUDA:

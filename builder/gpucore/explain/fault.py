@@ -22,11 +22,13 @@ from gpucore.core_reader import CoreSections, Device, GpuCore
 from gpucore.dwarf import Place
 from gpucore.explain.address import Address
 from gpucore.explain.algebra import of
+from gpucore.explain.judgement import Judgement
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
 from gpucore.explain.wait import Wait, barrier_at, explain_wait
 from gpucore.explain.why import Why, explain_place
+from gpucore.mangling import short_name
 from gpucore.sass import WORD
 
 Programs: TypeAlias = Callable[[CodeMap, Place], Program | None]
@@ -34,6 +36,7 @@ Programs: TypeAlias = Callable[[CodeMap, Place], Program | None]
 
 _MOST_LANES: Final = 32
 _MOST_WARPS: Final = 4  # that are asked besides the one of the fault
+_FULL_STACK: Final = frozenset({2, 3, 5, 9, 35})  # exceptions that a full stack may raise
 _PAGE: Final = 4096  # bytes: memory is mapped in no smaller piece
 
 
@@ -53,11 +56,13 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
     why = explain_place(program, place.offset, _calls(code, place, fault))
     if why is None or fault.grid is None or fault.doubts:
         return why
+    if why.address.space == "local" and fault.exception.code in _FULL_STACK:
+        why = replace(why, stack=_stack(why, sections, fault))
     if fault.first is None:
         return replace(why, launch=_arguments(core, sections, fault.grid))
     if _may_be_another_call(why, code.place(fault.first.row.virtual_pc)):
-        why = explain_place(program, place.offset, ())
-        return why and replace(why, calls_hold=False)
+        again = explain_place(program, place.offset, ())
+        return again and replace(again, calls_hold=False, stack=why.stack)
     snapshot = take_snapshot(core, sections, fault.scope, fault.first, fault.grid, why.address)
     others = _other_warps(core, sections, fault.first, fault.grid, why.address)
     numbers = Numbers(why.address, replace(snapshot, others=others))
@@ -90,6 +95,28 @@ def _other_warps(
 def _stands_in_one_place(address: Address, at: int) -> bool:
     code = address.slice.code
     return len(code.places(code.instructions[at].offset)) == 1
+
+
+def _stack(why: Why, sections: CoreSections, fault: Fault) -> Judgement:
+    """Return what an address outside of a thread's local memory says about its stack: R1 is the stack pointer."""
+    address, program, thread = why.address, why.address.program, fault.first
+    function = fault.location.function if fault.location else None
+    name = short_name(function.demangled) if function else "the function"
+    routine, code = program.routine_at(address.offset), address.slice.code
+    within = (i for i in program.instructions if routine and routine.start <= i.offset < routine.end)
+    again = any(i.opcode == "CALL" and code.callee(i) == routine for i in within)
+    table, below = thread.warp.lane_table if thread else None, 0
+    if thread is not None and table is not None:
+        held = _words(sections.bytes_of(SectionType.REGISTERS, table, thread.row_index))
+        local = sections.local_memory(table, thread.row_index)
+        below = local[0] - held[1] if local and len(held) > 1 else 0
+    deep = f"{name}, which calls itself, went too deep" if again else f"{name} and what called it need more than it has"
+    limit = "(cudaLimitStackSize)"
+    if below <= 0 and (why.has_index or not again):
+        text = f"local memory is the thread's own stack: an index is outside of a local array, or {deep} {limit}"
+    else:
+        text = f"local memory is the thread's own stack, and that is full: {deep} {limit}"
+    return Judgement("stack", text + (f"; the stack pointer is {below:,} bytes below it" if below > 0 else ""))
 
 
 def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, programs: Programs) -> Wait | None:
@@ -211,10 +238,7 @@ def take_snapshot(
         block=first.at.block,
         lanes=tuple(_lane(sections, scope, first, k, row, address) for k, row in rows[:_MOST_LANES]),
         uniform=_words(sections.bytes_of(SectionType.UNIFORM_REGISTERS, warp.table, warp.index)),
-        special={
-            "blockDim.x": grid.block_x, "blockDim.y": grid.block_y, "blockDim.z": grid.block_z,
-            "gridDim.x": grid.grid_x, "gridDim.y": grid.grid_y, "gridDim.z": grid.grid_z,
-        },
+        special=_dimensions(grid),
         parameters=_arguments(core, sections, grid),
         shared_size=warp.row.shared_memory or None,
         shared=sections.shared_memory(warp),
@@ -226,6 +250,13 @@ def _threads_of_warp(first: FaultingThread, grid: GridRow) -> int:
     x, y, z = first.at.thread
     before = (x + grid.block_x * (y + grid.block_y * z)) // _MOST_LANES * _MOST_LANES
     return min(_MOST_LANES, grid.block_x * grid.block_y * grid.block_z - before)
+
+
+def _dimensions(grid: GridRow) -> dict[str, int]:
+    found = {"blockDim.x": grid.block_x, "blockDim.y": grid.block_y, "blockDim.z": grid.block_z}
+    if grid.grid_x:
+        found |= {"gridDim.x": grid.grid_x, "gridDim.y": grid.grid_y, "gridDim.z": grid.grid_z}
+    return found
 
 
 def _arguments(core: GpuCore, sections: CoreSections, grid: GridRow) -> bytes | None:

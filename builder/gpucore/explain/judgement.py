@@ -174,10 +174,11 @@ def _of_address(address: Address, numbers: Numbers) -> Iterator[Judgement]:
         yield Judgement("misaligned", f"{value:#x} is not a multiple of {min(width, 16)}, which {width} bytes need")
     size = numbers.snapshot.shared_size
     if address.space == "shared" and size is not None and value + width > size and value < 1 << 24:
+        reserved = " (the first 1,024 are the system's)" if address.program.architecture >= 90 else ""
         yield Judgement(
             "beyond shared memory",
-            f"the block has {size} bytes of shared memory, and the access ends {value + width - size} bytes beyond"
-            f"{weak}",
+            f"the block has {size:,} bytes of shared memory{reserved}, and the access ends {value + width - size:,} "
+            f"bytes beyond{weak}",
         )
 
 

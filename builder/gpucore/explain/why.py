@@ -10,6 +10,7 @@ from typing import Final
 
 from gpucore.explain.address import Address, Base, explain_address
 from gpucore.explain.algebra import Atom, Poly, inside, leaf, of, written_size
+from gpucore.explain.evaluate import LEAVES
 from gpucore.explain.judgement import Judgement, judge, judge_numbers
 from gpucore.explain.notation import (
     WEAK,
@@ -33,6 +34,7 @@ _MOST_GUARDS: Final = 4
 _WIDEST: Final = 160
 _MOST_NODES: Final = 2000
 _MOST_SHARED: Final = 4000  # nodes of all such formulas, each written once
+_NAMELESS: Final = frozenset({"opaque", "result", "entry"})
 _FARTHEST: Final = 1 << 49  # bytes: the virtual addresses of today's GPUs
 
 
@@ -50,6 +52,15 @@ class Why:
     """Whether the calls that the thread is in are those of the access; after a store it may be in later ones."""
     launch: bytes | None = None
     """The arguments of the kernel's one launch in a core without the threads of the fault: likely it is theirs."""
+
+    stack: Judgement | None = None
+    """What an access to local memory that failed says about the thread's stack."""
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the formula has more than the stack pointer: something that has a name."""
+        bank = {a for a in inside(self.address.formula) if a.kind == "bank" and self.legend.argument(a) is None}
+        return any(a.kind in LEAVES - _NAMELESS and a not in bank for a in inside(self.address.formula))
 
     def value(self, p: Poly | None) -> int | None:
         """Return the value of a formula for the thread that is explained; None where it is not known."""
@@ -99,6 +110,11 @@ class Why:
         numbers = self.numbers
         return numbers is not None and numbers.choice in {"farthest", "unsure"} and len(numbers.accessing()) > 1
 
+    @property
+    def is_weak(self) -> bool:
+        """Whether one register alone carries the address: the text says so once."""
+        return self.how_address == "one register"
+
     def numbers_judged(self) -> list[Judgement]:
         """What is certainly wrong by the values of the thread that is explained."""
         if self.numbers is None or self.numbers.disagree:
@@ -110,7 +126,7 @@ class Why:
     def judgements(self) -> list[Judgement]:
         """What is certainly wrong, the most telling first."""
         words = Words(self.legend, self.names)
-        return judge(self.address, self.numbers, words, self.index_as_fact)
+        return [*([self.stack] if self.stack else []), *judge(self.address, self.numbers, words, self.index_as_fact)]
 
     @property
     def value_of_address(self) -> int | None:
@@ -153,6 +169,8 @@ def why_text(why: Why) -> list[str]:
     words = Words(why.legend, why.names)
     words.share(list(_shown(why).values()))
     lines = [_access_line(why)]
+    if why.stack is not None and not why.has_index:
+        return [*lines, why.stack.text]
     if why.address.space == "descriptor":
         lines += _tile_lines(why, words)
     else:
@@ -160,7 +178,7 @@ def why_text(why: Why) -> list[str]:
     lines += _launch_lines(why, words)
     lines += [_load_line(why, words, x) for x in why.legend.loads.values()]
     lines += [_loop_line(words, x) for x in why.legend.loops.values() if x.loop is not None]
-    lines += [j.text for j in why.judgements]
+    lines += [j.text.removesuffix(WEAK) if why.is_weak else j.text for j in why.judgements]
     lines = words.with_parts(lines, _guard_lines(why, words))
     return lines + (_lines_of_numbers(why) if why.numbers is not None else [])
 
@@ -194,7 +212,7 @@ def _access_line(why: Why) -> str:
         return f"{_VERBS[address.direction][0]} {access}"
     thread, block = numbers.lane.thread, numbers.snapshot.block
     value = why.value_of_address
-    at = f" at {value:#x}{WEAK if why.how_address == 'one register' else ''}" if value is not None else ""
+    at = f" at {value:#x}{WEAK if why.is_weak else ''}" if value is not None else ""
     ran = "" if numbers.sure else ", if it ran this,"
     return f"thread {_triple(thread)} of block {_triple(block)}{ran} {_VERBS[address.direction][1]} {access}{at}"
 
@@ -300,12 +318,13 @@ def _index_lines(why: Why, words: Words) -> list[str]:
     lines = []
     if why.index is not None and why.address.index is not None and why.address.index.terms:
         value, how = why.index
-        mark = {"from the address": ", from the address", "one register": WEAK}.get(how, "")
+        mark = {"from the address": ", from the address", "one register": "" if why.is_weak else WEAK}.get(how, "")
         lines.append(f"the index is {value}{mark}")
+    leaves = [(a, value) for a, value in values_of_leaves(why) if value is not None]
+    said = WEAK if why.is_weak and len(leaves) == 1 else ""  # of the address, which rests on this value
     known = [
-        f"{words.atom(a)} = {number(signed(value, 32 if a.bits == 32 else 64))}{_mark(why, a)}"
-        for a, value in values_of_leaves(why)
-        if value is not None
+        f"{words.atom(a)} = {number(signed(value, 32 if a.bits == 32 else 64))}{_mark(why, a).removesuffix(said)}"
+        for a, value in leaves
     ]
     lines += [f"with {', '.join(known)}"] if known else []
     unknown = _unknown(why, words)

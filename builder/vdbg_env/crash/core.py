@@ -177,7 +177,11 @@ def explained(
             else group
             for group, wait in zip_longest(read.warp_groups, waits)
         )
-        return replace(told, warp_groups=groups, waits=waits, notes=(*told.notes, *explainer.notes))
+        found = sorted(zip_longest(groups, waits), key=lambda one: one[0].waits_for_others)
+        return replace(
+            told, warp_groups=tuple(group for group, _ in found), waits=tuple(wait for _, wait in found),
+            notes=(*told.notes, *explainer.notes),
+        )  # fmt: skip
     addresses = tuple(explainer.fault(read.core, sections, fault) for fault in read.faults[:_MOST_EXPLAINED])
     if any(addresses):
         from vdbg_env.crash.memory_files import maps_of, of_process, with_owner
@@ -258,7 +262,7 @@ def rank_of(path: str) -> int | None:
 
 
 def verdict(readings: Sequence[Core]) -> str:
-    """Return what several cores come to, in one line: the first exception in time, else that there is none."""
+    """Return what several cores say together, in one line: the first exception in time, else that there is none."""
     faulting = [reading for reading in readings if reading.faults]
     if faulting:
         shown, order = _first_in_time(faulting)
@@ -270,7 +274,7 @@ def verdict(readings: Sequence[Core]) -> str:
 
 
 def _first_in_time(faulting: Sequence[Core]) -> tuple[Core, str]:
-    """Return the core that faulted first, of the newest run, and in words how its time stands to the others'."""
+    """Return the core that faulted first, of the newest run, and in words how its time compares with the others'."""
     if not all(map(_tells_its_time, faulting)):
         return faulting[0], ", in no known order; one of them" if len(faulting) > 1 else ""
     start = len(faulting) - 1
@@ -410,7 +414,8 @@ def _fault(fault: Fault, address: AddressWhy | None, sources: SourceLines) -> It
         yield from borrowed_lines(location.borrowed)
     for call in fault.calls[fault.calls_out :]:
         source = f"  {leaf(call.location)}" if leaf(call.location) else ""
-        yield printable(f"    called from {function_at(call.location) or hex(call.return_pc)}{source}")
+        unknown = "PC" if call.return_pc != call.return_offset else "an unknown function, offset"
+        yield printable(f"    called from {function_at(call.location) or f'{unknown} {call.return_pc:#x}'}{source}")
     if address:
         yield ""
         yield from why_lines(address)
@@ -454,7 +459,7 @@ def _dimensions(grid: GridRow) -> str:
     cluster = (grid.cluster_x, grid.cluster_y, grid.cluster_z)
     shown = f" cluster {_dim(cluster)}" if grid.cluster_x and cluster != (1, 1, 1) else ""
     blocks, threads = (grid.grid_x, grid.grid_y, grid.grid_z), (grid.block_x, grid.block_y, grid.block_z)
-    return f"grid {_dim(blocks)} block {_dim(threads)}{shown}"
+    return f"grid {_dim(blocks) if grid.grid_x else 'not known'} block {_dim(threads)}{shown}"
 
 
 def _groups(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str]:
@@ -662,7 +667,7 @@ def _launched_json(of: Fault | WarpGroup | Launch) -> dict[str, Any] | None:
     row = of.grid
     cluster = None if row.cluster_x is None else (row.cluster_x, row.cluster_y or 0, row.cluster_z or 0)
     blocks, threads = (row.grid_x, row.grid_y, row.grid_z), (row.block_x, row.block_y, row.block_z)
-    return {**named, "grid": blocks, "block": threads, "cluster": cluster}
+    return {**named, "grid": blocks if row.grid_x else None, "block": threads, "cluster": cluster}
 
 
 def _parameters_json(read: LaunchParameters) -> dict[str, Any]:

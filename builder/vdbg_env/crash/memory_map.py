@@ -214,7 +214,7 @@ class Owner:
         if region is None:
             return "not within 1 GiB of anything in the memory map, so no array was overrun by a little"
         what = region.words(self.index) + self._place_words()
-        then = "lay there when the memory map was written" if self.unmapped else "lies there"
+        then = "was there when the memory map was written" if self.unmapped else "lies there"
         landed = f"; {self.lies_in.words()} {then}" if self.lies_in else ""
         match self.where:
             case "inside":
@@ -256,7 +256,7 @@ class Owner:
         at, written = self.at, self.map.written
         age = "" if at is None or written is None or at < written else f", written {duration(at - written)} before this"
         other = ", or another thread's address was the bad one" if self.one_of_many else ""
-        return f" by the memory map{age}; the access failed, so that memory was freed or unmapped since{other}"
+        return f" by the memory map{age}; the access failed: that memory was freed or unmapped since{other}"
 
     def _freed_words(self) -> str:
         freed = self.region.freed if self.region else None

@@ -135,7 +135,7 @@ def _next(chain: Chain, artifact: str | None) -> NextStep:
 
 def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
     """Blame the warps that do not wait: those at a barrier wait for the ones that still run."""
-    waiting = [s for s in groups if s.barrier or s.state.startswith(("blocked", "waiting"))]
+    waiting = [s for s in groups if s.waits_for_others]
     running = [s for s in groups if s not in waiting]
     suspect = running[0] if running else groups[0]
     chain = suspect.location.chain if suspect.location else ()

@@ -1,6 +1,7 @@
 """Cores that a driver wrote on a GPU: what was planted is read from them, and every section is accounted for."""
 
 import gzip
+import lzma
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,18 @@ from gpucore.core_reader import CoreSections
 from gpucore.dwarf import Place
 from gpucore.explain import Program, explain_hang, why_text
 from gpucore.explain.fault import explain_fault
+from gpucore.explain.why import values_of_leaves
 from gpucore.sass import decode
 
 H100 = Path(__file__).parents[2] / "data" / "gpu" / "nvidia-h100-80gb-hbm3-driver-580-159-04" / "cores"
 CUT = {"given-up"}
-WHOLE = sorted({path.name.removesuffix(".nvcudmp.gz") for path in H100.glob("*.gz")} - CUT)
+WHOLE = sorted({path.name.partition(".")[0] for path in H100.iterdir()} - CUT)
 
 
 def contents(name: str) -> bytes:
+    whole = H100 / f"{name}.nvcudmp.xz"
+    if whole.exists():
+        return lzma.decompress(whole.read_bytes())
     return gzip.decompress((H100 / f"{name}.nvcudmp.gz").read_bytes())
 
 
@@ -44,7 +49,8 @@ def test_a_core_of_a_driver_is_read_to_its_last_section(name: str) -> None:
     assert read.core.metadata and read.core.metadata.row[1:5] == (580, 159, 13, 0)
     assert {kind.kind for kind in read.core.unused} <= {"global memory", "local memory", "shared memory"}
     assert [device.name for device in read.core.devices] == ["NVIDIA H100 80GB HBM3"]
-    assert not [note for note in read.notes if "no line info" not in note and "no loaded code" not in note]
+    known = ("no line info", "no loaded code", "cooperative launches")
+    assert not [note for note in read.notes if not any(words in note for words in known)]
 
 
 def test_the_line_in_four_inlined_templates_is_found() -> None:
@@ -115,6 +121,19 @@ def test_a_full_stack_is_an_address_out_of_range() -> None:
     assert (fault.exception.code, fault.threads) == (5, 1)
     assert fault.location and fault.location.function and "deep" in fault.location.function.name
     assert fault.exception.meaning and "a stack that is full" in fault.exception.meaning
+    why = explain_fault(genuine("recursive").core, CoreSections(contents("recursive")), fault, program_at)
+    assert why and why_text(why) == [
+        "thread (0,0,0) of block (0,0,0) wrote 4 bytes of local memory",
+        "local memory is the thread's own stack, and that is full: deep, which calls itself, went too deep "
+        "(cudaLimitStackSize)",
+    ]
+
+
+def test_a_call_through_a_bad_pointer_is_shown_at_the_call() -> None:
+    """The driver wrote where the thread returns to as an offset in its kernel, without the address."""
+    (fault,) = genuine("bad-function-pointer").faults
+    assert (fault.calls_out, fault.location and fault.location.chain[0].line) == (1, 584)
+    assert fault.grid and [call.return_pc - fault.grid.function_entry for call in fault.calls] == [0xD0]
 
 
 def test_the_text_of_an_assert_is_looked_for_where_cuda_writes_it() -> None:
@@ -133,6 +152,31 @@ def test_lanes_that_wait_for_others_of_their_warp_do_not_run() -> None:
     waiting, running = genuine("in_warp").warp_groups
     assert (waiting.state, waiting.threads) == ("waiting for other threads of its warp", 108)
     assert (running.state, running.threads) == ("running", 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "said"),
+    [
+        ("cooperative", (4, 1, 1), "(4,1,1) is by constant bank 0"),
+        ("in_grid", (0, 0, 0), "the size of the grid is not known"),
+    ],
+)
+def test_the_grid_of_a_cooperative_launch_is_not_the_one_of_the_launch_table(
+    name: str, grid: tuple[int, int, int], said: str
+) -> None:
+    read = genuine(name)
+    (launch,) = read.launches
+    assert (launch.grid.grid_x, launch.grid.grid_y, launch.grid.grid_z) == grid
+    (note,) = (note for note in read.notes if "cooperative" in note)
+    assert "block (3,0,0) ran, which the launch table's grid (1,1,1) does not have" in note and note.endswith(said)
+
+
+def test_a_register_of_the_warp_that_one_of_its_threads_wrote_contradicts_no_other_thread() -> None:
+    """Thread 0 alone arrived at the barrier of the grid, and a uniform register has what it computed there."""
+    data, read = contents("cooperative"), genuine("cooperative")
+    why = explain_fault(read.core, CoreSections(data), read.faults[0], program_at)
+    assert why and why.numbers and why.numbers.disagree == 0 and why.numbers.agree > 600
+    assert [value for a, value in values_of_leaves(why) if a.kind == "wide"] == [1 << 32]
 
 
 def test_a_fault_of_an_unloaded_module_is_no_jump_to_nowhere() -> None:

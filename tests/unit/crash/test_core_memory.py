@@ -57,12 +57,12 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "wrong layer": (
         {"tensors": [cache(3, BASE, 1 << 20), cache(5, BAD - 4, 1 << 20)]},
         "that is 2,199,022,206,980 bytes (2.0 TiB) past the end of the KV cache of layer 3 "
-        "(model.layers.3.self_attn.attn); the KV cache of layer 5 (model.layers.5.self_attn.attn) lay there when the "
+        "(model.layers.3.self_attn.attn); the KV cache of layer 5 (model.layers.5.self_attn.attn) was there when the "
         "memory map was written",
     ),
     "window of another rank": (
         {"windows": [{"name": "custom all-reduce data", "address": hex(BAD - 4), "bytes": 8192, "rank": 3}]},
-        "that is inside rank 3's custom all-reduce data by the memory map; the access failed, so that memory was freed "
+        "that is inside rank 3's custom all-reduce data by the memory map; the access failed: that memory was freed "
         "or unmapped since",
     ),
     "one flipped bit": (
@@ -141,9 +141,7 @@ def test_memory_that_an_illegal_address_was_in_is_there_no_more(kind: str, what:
     address = of_h100(MemoryMap(named=(row,)) if kind == "tensor" else MemoryMap(blocks=(row,)))
     owner = address.document["owner"]
     assert owner["where"] == "freed" and owner["sentence"].startswith(f"inside {what}")
-    assert owner["sentence"].endswith(
-        " by the memory map; the access failed, so that memory was freed or unmapped since"
-    )
+    assert owner["sentence"].endswith(" by the memory map; the access failed: that memory was freed or unmapped since")
     assert f"that is {owner['sentence']}" in address.lines
 
 

@@ -95,8 +95,8 @@ def test_a_finding_says_why_its_address_was_bad() -> None:
     log = parse_kernel_log(line_of(FORMS[0], WINDOW))
     (finding,) = kernel_log_findings(log, lambda xid: owner_of_fault(xid, [read_memory_map(encoded())]))
     assert finding.why == (
-        f"Xid 31, read at page {WINDOW:#x}: inside rank 3's custom all-reduce data by the memory map; the access failed, "
-        "so that memory was freed or unmapped since",
+        f"Xid 31, read at page {WINDOW:#x}: inside rank 3's custom all-reduce data by the memory map; the access "
+        "failed: that memory was freed or unmapped since",
     )
     assert finding.owner and finding.owner["region"]["rank"] == 3
     document = json.loads(report_json(replace(reports.FULL, findings=(finding,))))
