@@ -10,6 +10,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # Half of what tests do is waiting, for processes and for an engine.
 WORKERS := $(shell expr 2 \* $$(nproc))
+READERS := tests/gpucore tests/unit/crash
 # A test of real processes that lost a race is run once more and named at the end (RERUN): a fault of the test, to be repaired.
 ONCE_MORE := --reruns 1 -raR
 
@@ -34,8 +35,15 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 test:            ## Everything CI runs
 	$(MAKE) --no-print-directory --jobs 2 $(READY) programs
 	$(MAKE) --no-print-directory --jobs 2 lint prepared
-	$(BIN)/pytest -q $(ONCE_MORE) -n $(WORKERS) -m "not long" tests/unit tests/gpucore
+	$(BIN)/pytest -q $(ONCE_MORE) -n $(WORKERS) -m "not long" tests/unit $(READERS:%=--ignore %)
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=line test-real test-readers
+
+# With engines, Slurm and browsers. They wait for nearly half of the time; in that the tests run that only compute.
+test-real:
 	$(BIN)/pytest -q $(ONCE_MORE) -n 3 --dist loadgroup -m "not long" --ignore tests/unit --ignore tests/gpucore --ignore tests/slow
+
+test-readers:
+	nice $(BIN)/pytest -q $(ONCE_MORE) -n 2 -m "not long" $(READERS)
 
 # While the packages of the tests are installed: it needs Python and pip alone.
 programs: | $(BIN)/pip
