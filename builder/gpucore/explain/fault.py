@@ -110,13 +110,14 @@ def _stack(why: Why, sections: CoreSections, fault: Fault) -> Judgement:
         held = _words(sections.bytes_of(SectionType.REGISTERS, table, thread.row_index))
         local = sections.local_memory(table, thread.row_index)
         below = local[0] - held[1] if local and len(held) > 1 else 0
-    deep = f"{name}, which calls itself, went too deep" if again else f"{name} and what called it need more than it has"
+    calls = f"{name}, which calls itself," if again else name
+    deep = f"{calls} and what called it need more than it has"
     limit = "(cudaLimitStackSize)"
     if below <= 0 and (why.has_index or not again):
         text = f"local memory is the thread's own stack: an index is outside of a local array, or {deep} {limit}"
     else:
         text = f"local memory is the thread's own stack, and that is full: {deep} {limit}"
-    return Judgement("stack", text + (f"; the stack pointer is {below:,} bytes below it" if below > 0 else ""))
+    return Judgement("stack", text + (f"; the stack pointer is {below:,} bytes below its end" if below > 0 else ""))
 
 
 def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, programs: Programs) -> Wait | None:

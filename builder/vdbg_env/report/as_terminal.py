@@ -113,7 +113,7 @@ def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
         legend, *rows = around_lines(lead.around)
         yield from _row("blocks", legend, paint, width)
         yield from (f"  {'':{_LABEL}} {row}" for row in rows)
-    yield from _row("known", f"from {how_known(lead.how_known)}; {sureness(lead)} sure", paint, width)
+    yield from _row("known", f"from {how_known(lead)}; {sureness(lead)} sure", paint, width)
     if lead.artifact:
         yield from _row("evidence", lead.artifact, paint, width)
     if report.fingerprint:

@@ -357,11 +357,12 @@ def outcome(step: StepReport) -> str:
     return (step.outcome.value if step.outcome else step.status.value).replace("_", " ").replace("-", " ")
 
 
-def how_known(source: HowKnown) -> str:
+def how_known(finding: Finding) -> str:
     """Return the source of a finding, to be read after `known from`."""
-    match source:
+    match finding.how_known:
         case HowKnown.GPU_CORE:
-            return "the faulting PC of a GPU core dump and its own line table"
+            place = "where the warps of a GPU core dump stand" if "hang" in finding.rule else _FAULTING_PC
+            return f"{place} and its own line table" if finding.location else place
         case HowKnown.SANITIZER:
             return "compute-sanitizer's report"
         case HowKnown.DRIVER:
@@ -374,7 +375,10 @@ def how_known(source: HowKnown) -> str:
             return "the workload's own log"
         case HowKnown.HOST_CHECK:
             return "a check of this machine"
-    assert_never(source)
+    assert_never(finding.how_known)
+
+
+_FAULTING_PC = "the faulting PC of a GPU core dump"
 
 
 def sureness(finding: Finding) -> str:

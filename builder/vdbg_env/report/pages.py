@@ -106,7 +106,7 @@ def _fault(report: Report) -> Iterator[str]:
         yield f"\n{what}:\n\n" + fenced("\n".join(lead.why), "")
     if lead.around:
         yield "\nThe blocks of the grid:\n\n" + fenced("\n".join(around_lines(lead.around)), "")
-    yield f"\nKnown from {how_known(lead.how_known)}; {sureness(lead)} sure."
+    yield f"\nKnown from {how_known(lead)}; {sureness(lead)} sure."
 
 
 def _chain_lines(report: Report, chain: Chain) -> Iterator[str]:

@@ -472,6 +472,7 @@ _LIBRARY = re.compile(
 )
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?::|$)")
+_SENT = {"SIGTERM", "SIGINT", "SIGHUP"}  # by who stops a program, as a supervisor stops one that has failed
 _OF_THE_GPU = {HowKnown.GPU_CORE, HowKnown.SANITIZER, HowKnown.DRIVER}
 
 
@@ -545,9 +546,10 @@ def fingerprint(crash: Crash) -> Fingerprint | None:
         return _made("death", f"{crash.died} of {crash.process or 'a process'}", frames=_frames(crash.crashed[::-1]))
     if found := _EXCEPTION.match(error):
         return _made("exception", found["type"], frames=_frames(crash.stack))
-    if crash.signal:
+    failure = crash.failure if crash.failure not in {None, NO_FAILURE, UNKNOWN} else None
+    if crash.signal and not (failure and crash.signal in _SENT):
         return _made("signal", crash.signal, frames=_frames(crash.crashed[::-1] or crash.stack))
-    return _made("failure", crash.failure) if crash.failure and crash.failure not in (NO_FAILURE, UNKNOWN) else None
+    return _made("failure", failure) if failure else None
 
 
 def _of_gpu(finding: Finding) -> Fingerprint:

@@ -124,8 +124,8 @@ def test_a_full_stack_is_an_address_out_of_range() -> None:
     why = explain_fault(genuine("recursive").core, CoreSections(contents("recursive")), fault, program_at)
     assert why and why_text(why) == [
         "thread (0,0,0) of block (0,0,0) wrote 4 bytes of local memory",
-        "local memory is the thread's own stack, and that is full: deep, which calls itself, went too deep "
-        "(cudaLimitStackSize)",
+        "local memory is the thread's own stack, and that is full: deep, which calls itself, and what called it need "
+        "more than it has (cudaLimitStackSize)",
     ]
 
 

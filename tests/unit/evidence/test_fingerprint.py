@@ -98,6 +98,10 @@ def test_a_signal_a_lack_of_memory_and_a_hang_have_a_cause_too() -> None:
     )
     assert known(Crash(findings=(kill,), signal="SIGKILL")).kind == "memory"
     assert str(known(Crash(signal="SIGSEGV"))) == "SIGSEGV"
+    assert str(known(Crash(signal="SIGSEGV", failure="host-crash"))) == "SIGSEGV"
+    assert str(known(Crash(signal="SIGTERM", failure="unknown"))) == "SIGTERM"
+    stopped = {str(known(Crash(signal="SIGTERM", failure=name))) for name in ("nccl-failure", "out-of-memory")}
+    assert stopped == {"nccl-failure", "out-of-memory"}, "who stops what has failed does not make it one cause"
     stuck = frame("/x/site-packages/vllm/shm_broadcast.py", 500, "acquire_read")
     assert known(Crash(hang=True, stack=(stuck, stuck))).frames == ("vllm/shm_broadcast.py acquire_read",)
     assert known(Crash(failure="nccl-failure")).exception == "nccl-failure"
