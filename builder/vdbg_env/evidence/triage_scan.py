@@ -84,7 +84,6 @@ class LineScanner:
         self._automaton = _automaton(self.texts, fast=False)
         self._buffer = bytearray()
         self._context = b""  # the end of what is before the buffer
-        self.last_line = b""  # the beginning of the last line that is not empty, of those scanned
         self._line = 1  # number of the first line in the buffer
         self._tail = False  # the last block ended within a line
         self._scanned = 0
@@ -166,6 +165,13 @@ class LineScanner:
             end = self._buffer.find(b"\n", BLOCK, MAX_BLOCK) + 1 or MAX_BLOCK
             yield from self._scan(min(end, len(self._buffer)))
 
+    def last_lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the last lines that were scanned and are not blank, each with its number, from the end."""
+        lines = self._context.split(b"\n")[:-1]
+        for before, line in enumerate(reversed(lines[-_LINES_AROUND:])):
+            if line and not line.isspace():
+                yield self.lines - before, line[:_HEAD]
+
     def _block_end(self) -> int | None:
         """Return where the first block ends, None while more bytes are needed."""
         if len(self._buffer) < BLOCK + AHEAD:
@@ -198,10 +204,6 @@ class LineScanner:
         self._context = (self._context + tail)[-_CONTEXT:]
         if not whole:
             self._context += left + b"\n"
-        said = end - len(tail) + len(tail.rstrip()) if not tail.isspace() else len(block[:end].rstrip())
-        if said:
-            begin = block.rfind(b"\n", 0, said) + 1
-            self.last_line = block[begin : min(said, begin + AHEAD)]
 
     def _candidates(self, joined: bytes, limit: int) -> Iterator[Candidate]:
         """Yield the candidates that begin before `limit` in the block without its line breaks."""
@@ -419,8 +421,8 @@ class LogEvidence:
     """What one log showed: sightings in order, how many lines it has, whether it ended in order.
 
     `work` is the first line that shows that the run did its work, with its number; `survived`: how many failures the
-    run continued after. `stopped` is the first line of the shutdown. `calm`: its last line is one of level INFO. `rank`
-    is that of its name.
+    run continued after. `stopped` is the first line of the shutdown. `last` is the number of its last line that is not
+    blank, `calm` that of the last one of level INFO, 0 where none of the last lines is. `rank` is that of its name.
 
     `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's. `clues` are
     lines that no rule knows, and that have a word of an error: the first of them and the last.
@@ -434,7 +436,8 @@ class LogEvidence:
     clues: tuple[Candidate, ...] = ()
     shut_down: bool = False
     stopped: Sighting | None = None
-    calm: bool = False
+    last: int = 0
+    calm: int = 0
     rank: int | None = None
     work: tuple[int, str] | None = None
     survived: int = 0
@@ -514,6 +517,7 @@ class LogClassifier:
             for sighting in (*self._kept.values(), *self._cascades, *self._victims):
                 sighting.rank = self._rank if sighting.rank == named else sighting.rank
         stalled = [s for s in self._stalls.values() if s.count >= s.rule.repeats]
+        last = list(self._scanner.last_lines())
         return LogEvidence(
             file=self.file,
             lines=self._scanner.lines,
@@ -523,7 +527,8 @@ class LogClassifier:
             clues=(*self._first_clues, *self._last_clues),
             shut_down=bool(self._exiting),
             stopped=self._stopped if self._exiting else None,
-            calm=unwrap(decode(self._scanner.last_line)).level in {"INFO", "DEBUG"},
+            last=last[0][0] if last else 0,
+            calm=next((number for number, line in last if unwrap(decode(line)).level in {"INFO", "DEBUG"}), 0),
             rank=self._rank,
             work=self._work,
             survived=self._survived,

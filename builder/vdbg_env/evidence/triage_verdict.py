@@ -471,7 +471,7 @@ def _by_exception(
 
 def _went_on(thrown: Sequence[Sighting], logs: Sequence[LogEvidence]) -> bool:
     """Return whether a program continues in order long after each exception, and nothing says that a process died."""
-    last = {log.file: log.lines for log in logs if log.calm}
+    last = {log.file: log.lines for log in logs if log.calm == log.last}
     return not any(log.cascades for log in logs) and all(
         s.rule.role == "exception" and last.get(s.file, 0) - s.line >= _CALM for s in thrown
     )
@@ -655,9 +655,9 @@ def _by_clue(logs: Sequence[LogEvidence], died: Sequence[Sighting], book: RuleBo
         notes.append("the log shows neither a known failure nor a successful end")
     if clue:
         notes.append("no rule knows this line: it is the one that looks most like an error")
-        if not died and _continues(clue, logs):
+        if not died and (doubt := _doubt(clue, logs, book)):
             confidence = min(confidence, _WENT_ON)
-            notes.append("the log continues in order after it, so the program may have survived it")
+            notes.append(doubt)
     root = _root_cause(died[0]) if died else None
     if clue:
         root = clue.root_cause
@@ -685,9 +685,17 @@ def _with_an_error_at_its_end(logs: Sequence[LogEvidence], book: RuleBook) -> Tr
     return replace(found, confidence=min(found.confidence, _WENT_ON), notes=notes)
 
 
-def _continues(clue: Clue, logs: Sequence[LogEvidence]) -> bool:
-    """Return whether a log ends with a line in order, and not just after the line that speaks of an error."""
-    return any(log.calm and log.lines - clue.line > _END for log in logs if log.file == clue.file)
+def _doubt(clue: Clue, logs: Sequence[LogEvidence], book: RuleBook) -> str | None:
+    """Return why a program may have survived a line that speaks of an error, None where nothing says so."""
+    log = next(log for log in logs if log.file == clue.file)
+    logged = clue.said.level in _LEVELS["failing"] and clue.said.stamp  # its program could still write its log
+    if log.calm - clue.line > (0 if logged else _END):
+        later = (one for one in log.clues if one.number > log.calm)
+        if not any(clues_of(log, later, book)):
+            return "the log continues in order after it, so the program may have survived it"
+    if logged and log.calm and clue.line == log.last:
+        return "the log was in order until this last line, so it may have been read while the program ran"
+    return None
 
 
 def _rank_of_clue(clue: Clue, logs: Sequence[LogEvidence]) -> int | None:
@@ -762,6 +770,7 @@ _BEFORE_DEATH, _PAST_DEATH = 60, 15  # lines around the first line that reports 
 THRESHOLD = "nothing-failed"  # what the best line is weighed against
 _GUESS = 0.3
 _ANNOUNCES, _ANNOUNCED = "announces", 60  # a line that the output of a failed command follows, and for how many lines
+_DONE_WITHOUT = re.compile(r"\b(?:will not be available|(?:is|are|was|were|has been|will be) disabled)\b")
 _OWN_WORDS = re.compile(r"[^A-Za-z]+")
 
 
@@ -858,7 +867,8 @@ def named_by(clue: Clue, book: RuleBook) -> tuple[str, float, str]:
     UNKNOWN where the line weighs less than that nothing failed, or is only a warning.
     """
     form = next((one for one in book.clues if one.failure and one.id in clue.forms), None)
-    if is_weak(clue.said) or clue.weight < book.calibration.weights.get(THRESHOLD, 0.0):
+    optional = _DONE_WITHOUT.search(clue.text) and not clue.forms & {"exception-with-reason", "failing-level"}
+    if is_weak(clue.said) or optional or clue.weight < book.calibration.weights.get(THRESHOLD, 0.0):
         return UNKNOWN, _GUESS, "weak"
     name = form.id if form else "own-error"
     return (

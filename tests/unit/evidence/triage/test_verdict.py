@@ -17,6 +17,7 @@ PREFIX = "(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:1] "
 IMA = PREFIX + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
 NCCL = "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error\n"
 NOISE = "".join(f"(APIServer pid=1) INFO 11-03 23:13:5{i % 10} [x.py:1] request {i} ok\n" for i in range(2000))
+BEGUN = "".join(NOISE.splitlines(keepends=True)[:5])
 ANSWERED = 'INFO:     127.0.0.1:41234 - "POST /v1/completions HTTP/1.1" 200 OK\n'
 
 
@@ -433,6 +434,49 @@ def test_an_unknown_error_after_which_a_log_continues_in_order_is_a_guess() -> N
     assert triage(error).failed
     verdict = triage(error + NOISE[:400])
     assert (verdict.failed, verdict.confidence, verdict.root_cause and verdict.root_cause.line) == (None, 0.4, 1)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "\n",
+        NOISE[:60],
+        "(EngineCore pid=7) INFO 11-03 23:14:03 [x.py:1] a\n(EngineCore pid=7) WARNING 11-03 23:14:03 [x.py:1] b\n",
+        NOISE[:60] + "Loading safetensors checkpoint shards: 100% Completed | 1/1 [00:03<00:00,  3.91s/it]\n",
+    ],
+)
+def test_an_unknown_error_of_a_logger_in_a_log_that_was_in_order_until_it_is_a_guess(after: str) -> None:
+    """A log of a server that is read while it starts ends at any line."""
+    error = "(EngineCore pid=7) ERROR 11-03 23:14:03 [fa_utils.py:57] Cannot use FA version 2 is not supported\n"
+    verdict = triage(BEGUN + error + after)
+    assert (verdict.failed, verdict.confidence, verdict.root_cause and verdict.root_cause.line) == (None, 0.4, 6)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ERROR - no worker became healthy in 300 s\n",  # without a time: the last words of a program
+        PREFIX + "cannot read the plan\nat step 4 of 9\n",
+        "./serve.sh: line 6: vllm-serve: command not found\n",
+    ],
+)
+def test_a_log_in_order_that_ends_with_the_last_words_of_a_program_shows_that_it_failed(error: str) -> None:
+    verdict = triage(BEGUN + error)
+    assert verdict.failed and verdict.root_cause and verdict.root_cause.line == 6
+
+
+@pytest.mark.parametrize("later", ["", NOISE[:400], "exporting the nodes\n" * 80])
+@pytest.mark.parametrize(
+    "left_out", ["will not be available. Install it and start again", "is disabled", "are disabled"]
+)
+def test_an_optional_part_that_was_not_found_is_no_failure(left_out: str, later: str) -> None:
+    said = "Checking for nodes at: None\nnodes-extra not found. Their editors {}.\n"
+    verdict = triage(said.format(left_out) + later)
+    assert (verdict.failed, verdict.failure.name) == (None, "unknown")
+    assert verdict.root_cause and verdict.root_cause.line == 2, "it is still shown"
+    assert triage(said.format("cannot be made: fatal error") + "exporting\n").failed
+    assert triage(f"ValueError: the plan was not found, and writing one {left_out}\n").failed
 
 
 def test_lines_of_two_containers_are_not_one_line_that_was_wrapped() -> None:
