@@ -1,4 +1,4 @@
-"""The number that a polynomial means, and what each kind of atom means.
+"""The number that a polynomial means, what each kind of atom means, and what one number tells of the others.
 
 Leaves are given by the caller: `bank`, `bindless`, `special`, `load`, `phi`, `turn`, `entry`, `result` and `opaque`
 (also `opaque` and `phi` of one bit), and what other threads of the warp decide: `shfl(value, lane)` is the value that
@@ -26,10 +26,10 @@ which it does. Every other kind has its value here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from gpucore.explain.algebra import MASK32, MASK64, Atom, Poly, carry_parts
+from gpucore.explain.algebra import MASK32, MASK64, Atom, Poly, carry_parts, most, split_by
 from gpucore.explain.operations import signed
 
 
@@ -191,3 +191,157 @@ _OPERATIONS: Final[dict[str, Callable[[list[int], int], int]]] = {
     "true": lambda v, w: 1,
     "false": lambda v, w: 0,
 }
+
+
+# One equation: which value it has for what is not known yet.
+
+
+class Known(Values):
+    """Values that are known, and those that follow."""
+
+    def __init__(self, known: dict[Atom, int]) -> None:
+        super().__init__(_refuse)
+        self._known.update(known)
+
+
+class Traced(Values):
+    """Values that note in `met` which leaves they come from; the `hidden` ones are taken as not known."""
+
+    def __init__(self, known: Mapping[Atom, int], hidden: Collection[Atom] = ()) -> None:
+        super().__init__(_refuse)
+        self._given, self._hidden = known, hidden
+        self._leaves: dict[Atom, set[Atom]] = {}
+        self.met = set[Atom]()
+
+    def of_atom(self, a: Atom) -> int:
+        value = self._known.get(a)
+        if value is None:
+            outer, self.met = self.met, set()
+            try:
+                value = None if a in self._hidden else self._given.get(a)
+                if value is None:
+                    value = self._compute(a)
+                else:
+                    self.met.add(a)
+                self._known[a], self._leaves[a] = value, self.met
+            finally:
+                self.met = outer | self.met
+        self.met |= self._leaves[a]
+        return value
+
+
+def _refuse(a: Atom) -> int:
+    raise Unknown(a)
+
+
+def value_or_none(p: Poly, values: Values) -> int | None:
+    """Return the value of a formula; None where it is not known."""
+    try:
+        return values.of(p)
+    except Unknown:
+        return None
+
+
+def solve(p: Poly, value: int, values: Values, parts: Collection[Atom]) -> tuple[Atom, int] | None:
+    """Return the one unknown atom of p = value, and its value, where only one value can be.
+
+    That is a leaf, or one of `parts`: operations whose result may be known where what they were done to is not.
+    """
+    unknown = _unknown(p, values)
+    if len(unknown) != 1:
+        return None
+    a = unknown[0]
+    split = split_by(p, a)
+    if split is None:
+        return None
+    try:
+        factor, rest = values.of(split[0]), values.of(split[1])
+    except Unknown:
+        return None
+    found = _divided(a, factor, value - rest, p.bits)
+    if found is None:
+        return None
+    if a.kind == "wide":
+        return _half_known(a, found, values)
+    if a.kind in LEAVES:
+        return (a, found) if a.kind != "entry" else None
+    try:
+        inner = _undone(a, found, values)
+    except Unknown:
+        return None
+    if inner is None:
+        return (a, found) if a in parts else None
+    return solve(*inner, values, parts)
+
+
+def _unknown(p: Poly, values: Values) -> list[Atom]:
+    """Return the atoms of a sum whose values are not known."""
+    found = []
+    for a in p.atoms():
+        try:
+            values.of_atom(a)
+        except Unknown:
+            found.append(a)
+    return found
+
+
+def _half_known(a: Atom, found: int, values: Values) -> tuple[Atom, int] | None:
+    low, high = a.args
+    assert isinstance(low, Atom) and isinstance(high, Atom)
+    for half, part in ((low, found & MASK32), (high, found >> 32)):
+        try:
+            if values.of_atom(half) != part:
+                return None  # a contradiction shows in the evidence
+        except Unknown:
+            continue
+    return (a, found) if low.kind in LEAVES and high.kind in LEAVES else None
+
+
+def _undone(a: Atom, value: int, values: Values) -> tuple[Poly, int] | None:
+    """Return the part of an operation that its value decides, and the value of that part; None where several can be."""
+    kind, width = a.kind.removesuffix("64"), a.bits
+    if kind in {"zx", "sx", "named"} and isinstance(a.args[0], Poly):
+        return a.args[0], value & MASK32
+    if kind == "select":
+        condition, first, second = a.args
+        assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        return (first if values.of_atom(condition) else second), value
+    if kind in {"sgxt", "ugxt"}:
+        inner, bits = a.args
+        assert isinstance(inner, Poly) and isinstance(bits, Poly)
+        field = (1 << (bits.constant or 0)) - 1
+        return (inner, value & field) if bits.constant and most(inner) <= field else None
+    if kind not in {"smin", "smax", "umin", "umax", "xor"}:
+        return None
+    parts = [x for x in a.args if isinstance(x, Poly)]
+    known = [value_or_none(x, values) for x in parts]
+    if len(parts) != 2 or len(a.args) != 2 or known.count(None) != 1:
+        return None
+    unknown, other = parts[known.index(None)], next(x for x in known if x is not None)
+    if kind == "xor":
+        return unknown, value ^ other
+    left, right = (signed(value, width), signed(other, width)) if kind[0] == "s" else (value, other)
+    return (unknown, value) if (left > right if kind.endswith("max") else left < right) else None
+
+
+def _divided(a: Atom, factor: int, product: int, bits: int) -> int | None:
+    """Return the only value of an atom with factor * value = product modulo 2^bits; None where several can be."""
+    modulus = 1 << bits
+    product %= modulus
+    if not factor:
+        return None
+    if bits == 32 or (a.bits == 64 and a.kind not in {"sx", "zx"} and factor % 2):
+        if factor % 2:
+            return product * pow(factor, -1, modulus) % modulus
+        if a.most * factor >= modulus or product % factor:
+            return None
+        return product // factor if product // factor <= a.most else None
+    divisor, whole = signed(factor, 64), signed(product, 64)
+    if whole % divisor:
+        return None
+    found = whole // divisor
+    if a.kind == "sx":
+        return found % modulus if -(1 << 31) <= found < 1 << 31 else None
+    if a.bits == 64 and a.kind != "zx":
+        return found % modulus if abs(found) < 1 << 62 else None
+    return found if 0 <= found <= a.most and found <= MASK32 else None

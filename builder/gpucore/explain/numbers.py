@@ -1,7 +1,7 @@
 """The numbers behind a formula: solved from the registers that a warp still has, and checked by all the others.
 
-Every register whose definition is still the one that the formula speaks about gives an equation. What one equation
-alone decides is solved, the rest is evidence. With any disagreement no value is a fact, and none is given.
+What one equation alone decides is solved, the rest is evidence. With any disagreement no value is a fact, and none is
+given.
 """
 
 from __future__ import annotations
@@ -11,27 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
-from gpucore.explain.address import Address, Base, access_of, addressed, based_at
-from gpucore.explain.algebra import (
-    MASK32,
-    MASK64,
-    ZERO,
-    Atom,
-    Poly,
-    TooLarge,
-    atom,
-    inside,
-    join,
-    most,
-    of,
-    pair,
-    split_by,
-)
-from gpucore.explain.code import Code, Resource, Site, walk
-from gpucore.explain.evaluate import LEAVES, Unknown, Values
-from gpucore.explain.operations import signed
-from gpucore.explain.slice import LOADS, Slice
-from gpucore.sass import Instruction, Register, RegisterOperand, uses
+from gpucore.explain.address import Address, addressed, based_at
+from gpucore.explain.algebra import MASK32, MASK64, Atom, Poly, atom, inside, of
+from gpucore.explain.code import Resource
+from gpucore.explain.equations import Equations
+from gpucore.explain.evaluate import LEAVES, Known, Traced, Unknown, Values, solve, value_or_none
+from gpucore.sass import Register
 
 How = Literal["read", "computed", "solved", "one register"]
 """In a register or in the core; from values that were; from equations; by one register that nothing else confirms."""
@@ -54,11 +39,7 @@ _Where: TypeAlias = tuple[str, str, int]
 _Loaded: TypeAlias = tuple[int, int, list[_Key], _Key | None]
 """What was loaded, and what it needs: registers as bits of a number, and values; the value's own of this warp."""
 
-_Place: TypeAlias = tuple[int | None, bool]
-"""The instruction where a thread stopped, and whether it came past the access."""
-
 _MOST_ROUNDS: Final = 6
-_MOST_ATOMS: Final = 200
 _LEAST_AGREEMENT: Final = 30  # registers, before one is called wrong
 _MOST_LENDERS: Final = 4
 _WINDOW: Final = (1 << 24) - 1
@@ -69,7 +50,6 @@ _PARTS: Final = frozenset(
     | {"select", "sgxt", "ugxt"}
 )
 """Operations whose result a register may still tell where it no longer tells what they were done to."""
-_MOST_WRITES: Final = 64
 _LARGEST_STEP: Final = 1 << 12  # a variable then has its first value again after a million turns
 
 
@@ -153,42 +133,6 @@ class _State:
     """How much had been learned when an equation, by its formula's identity and its value, could not be solved."""
 
 
-class _Known(Values):
-    def __init__(self, known: dict[Atom, int]) -> None:
-        super().__init__(_refuse)
-        self._known.update(known)
-
-
-class _Traced(Values):
-    """Values that note in `met` which leaves they come from; the `hidden` ones are taken as not known."""
-
-    def __init__(self, known: Mapping[Atom, int], hidden: Collection[Atom] = ()) -> None:
-        super().__init__(_refuse)
-        self._given, self._hidden = known, hidden
-        self._leaves: dict[Atom, set[Atom]] = {}
-        self.met = set[Atom]()
-
-    def of_atom(self, a: Atom) -> int:
-        value = self._known.get(a)
-        if value is None:
-            outer, self.met = self.met, set()
-            try:
-                value = None if a in self._hidden else self._given.get(a)
-                if value is None:
-                    value = self._compute(a)
-                else:
-                    self.met.add(a)
-                self._known[a], self._leaves[a] = value, self.met
-            finally:
-                self.met = outer | self.met
-        self.met |= self._leaves[a]
-        return value
-
-
-def _refuse(a: Atom) -> int:
-    raise Unknown(a)
-
-
 class Numbers:
     """The values of one address, thread by thread."""
 
@@ -204,28 +148,20 @@ class Numbers:
         """
         self.address, self.snapshot, self._but, self._likely = address, snapshot, but, likely
         self._whole = whole
-        self._code: Code = address.slice.code
-        # A register may never have been written on the way that a warp took: here, unlike in a formula, that counts.
-        self._values: Slice = whole._values if whole else Slice(self._code, address.program.bank, False)
-        if whole is None:
-            self._values.settle_as(address.slice)
+        self._code = address.slice.code
+        self._equations: Equations = (
+            whole._equations if whole else Equations(address, len(snapshot.uniform), snapshot.faulted)
+        )
         self._shared: dict[Atom, int] = {}
         self._shared_how: dict[Atom, How] = {}
-        self._uniform: dict[tuple[Atom, bool], bool] = whole._uniform if whole else {}
-        self._loaded_from: dict[int, tuple[Poly, list[Base]] | None] = whole._loaded_from if whole else {}
         self._addresses: list[tuple[Lane, int]] | None = None
         self._loads: dict[int, set[int]] = {}
-        self._stores: dict[int, list[tuple[Poly, list[Poly]]] | None] = whole._stores if whole else {}
-        self._equations: dict[_Place, list[tuple[Resource, Poly]]] = whole._equations if whole else {}
-        self._pairs: dict[_Place, list[tuple[Resource, Resource, Poly]]] = whole._pairs if whole else {}
         self._states = [_State(lane) for lane in snapshot.lanes]
         self._accessing: list[int] | None = None
-        self._ways_past: dict[tuple[int, frozenset[int]], bool] = whole._ways_past if whole else {}
         self.sure = True
         """Whether the thread that is explained is known to have run the access."""
         self._parts: frozenset[Atom] = frozenset()
         self._bits: dict[Carrier, int] = whole._bits if whole else {}
-        self._contents: dict[int, frozenset[Atom]] = whole._contents if whole else {}
         self._learned: list[Atom] = []
         self._read_core()
         self._given = frozenset(self._shared)
@@ -234,7 +170,7 @@ class Numbers:
         for state in self._states:
             state.came = not snapshot.faulted or self._ran(state) is True
             state.first_turn = None  # asked before anything was solved
-            held = ((r, p, self._value_of(r, state.lane)) for r, p in self._equations_at(state))
+            held = ((r, p, self._value_of(r, state.lane)) for r, p in self._equations.at(state.lane.at, state.came))
             state.held = [(r, p, value) for r, p, value in held if value is not None and self._is_whose(r, p)]
             state.pointer = self._held_pair(state) if self._is_own else None
         self._solve()
@@ -292,7 +228,7 @@ class Numbers:
 
     def _confirmed(self, r: Resource, state: _State, again: Numbers) -> Suspect | None:
         """Return a register without which nothing disagrees as the suspect, where other threads confirm its value."""
-        p = dict(self._equations_at(state)).get(r)
+        p = dict(self._equations.at(state.lane.at, state.came)).get(r)
         held = self._value_of(r, state.lane)
         if r[0] != "R" or p is None or held is None or again.agree < _LEAST_AGREEMENT:
             return None
@@ -345,21 +281,7 @@ class Numbers:
             return None
         if code.block_of(at) == code.block_of(n):
             return True if at >= n else None
-        key = at, frozenset(held)
-        if key not in self._ways_past:
-            self._ways_past[key] = self._may_pass(at, held)
-        return None if self._ways_past[key] else True
-
-    def _may_pass(self, at: int, held: Collection[int]) -> bool:
-        """Say whether a way leads past the access to an instruction; the branches at these offsets are decided."""
-        code = self._code
-        own, end = code.block_of(self.address.instruction), code.block_of(at)
-        only = {}
-        for b in code.dominators(own):
-            for top in code.before[b] if len(code.before[b]) == 1 else ():
-                if code.instructions[code.blocks[top][1]].offset in held:
-                    only[top] = [b]
-        return end in walk((0,), lambda b: only.get(b, code.after[b]), (own,))
+        return None if self._equations.may_pass(at, held) else True
 
     def value(self, p: Poly, lane: int | None = None) -> int | None:
         """Return the value of a formula for a thread; None where it is not known, or anything disagrees.
@@ -533,7 +455,9 @@ class Numbers:
         if r[0] != "UR" or self._is_own:
             return True
         once = self.snapshot.together or len(self._code.definitions_of(r)) == 1
-        return once and all(map(self._is_uniform, (x for x in self._contents_of(p) if x.kind in LEAVES)))
+        return once and all(
+            self._equations.is_uniform(x, self._likely) for x in self._equations.contents_of(p) if x.kind in LEAVES
+        )
 
     @cached_property
     def _others(self) -> list[Numbers]:
@@ -559,99 +483,7 @@ class Numbers:
         self._shared[a] = value
         self._shared_how[a] = how
 
-    # Equations.
-
-    def _equations_at(self, state: _State) -> list[tuple[Resource, Poly]]:
-        at = state.lane.at
-        place = (at, state.came)
-        found = self._equations.get(place)
-        if found is None:
-            found = self._equations[place] = [] if at is None else self._collect(at, state.came)
-            by_register = dict(found)
-            pairs = self._pairs[place] = []
-            for r, low in found:
-                above = Register(r[0], r[1] + 1)  # type: ignore[arg-type]
-                high = by_register.get(above) if r[1] % 2 == 0 else None
-                if high is not None:
-                    try:
-                        pairs.append((r, above, join(pair(low, high))))
-                    except TooLarge:
-                        continue
-        return found
-
-    def _collect(self, at: int, came: bool) -> list[tuple[Resource, Poly]]:
-        n, code = self.address.instruction, self._code
-        straight = code.block_of(at) == code.block_of(n) and at >= n
-        later = None if straight else self._code.reachable_from(n)
-        registers: list[Resource] = [Register("R", k) for k in range(255)]
-        registers += [Register("UR", k) for k in range(len((self._whole or self).snapshot.uniform))]
-        found: list[tuple[Resource, Poly]] = []
-        for r in registers:
-            site = code.definition(r, at if straight else n)
-            if later is not None and self._defined_in(r, n, later):
-                continue
-            if not came and site != code.definition(r, at):
-                continue
-            if site.kind == "instruction" and not self._arrived(site, r, at if straight or not came else n):
-                continue
-            try:
-                p = self._values.run(lambda site=site, r=r: self._values.value_of(site, r))  # type: ignore[misc]
-            except TooLarge:
-                continue
-            if r[0] == "UR" and self._is_of_one_way(p):
-                continue
-            if len(inside(p)) <= _MOST_ATOMS and (_says_when_written(p) or not self._may_be_unwritten(site, r)):
-                found.append((r, p))
-        return found
-
-    def _is_of_one_way(self, p: Poly) -> bool:
-        """Say whether a register of the whole warp may be another one's: its threads took ways that write it anew."""
-        conditions = [x.args[0] for x in self._contents_of(p) if x.kind in {"select", "select64", "choose"}]
-        leaves = [x for c in conditions if isinstance(c, Atom) for x in inside(of(c)) if x.kind in LEAVES]
-        return not all(x.kind == "phi" or self._is_uniform(x) for x in leaves)
-
-    def _may_be_unwritten(self, site: Site, r: Resource) -> bool:
-        """Say whether a register may hold what was there before the function; a formula of it is then no equation.
-
-        A value that the access depends on was written on its way. A register that only happens to be there need not
-        have been: its definition may lie in a branch that this warp did not take.
-        """
-        code, todo, seen = self._code, [site], {site}
-        while todo:
-            here = todo.pop()
-            if here.kind == "entry":
-                return True
-            before: list[Site] = []
-            if here.kind == "phi":
-                before = [code.at_end(r, b) for b in code.before[here.at]]
-            elif code.instructions[here.at].guard is not None:
-                before = [code.definition(r, here.at)]
-            todo += [one for one in before if one not in seen]
-            seen.update(before)
-        return False
-
-    def _defined_in(self, r: Resource, n: int, blocks: set[int]) -> bool:
-        """Say whether a register may have been written again after instruction n."""
-        code = self._code
-        own = code.block_of(n)
-        return any(code.block_of(m) in blocks or (code.block_of(m) == own and m >= n) for m in code.definitions_of(r))
-
     # Stores that did not stop their loop.
-
-    @cached_property
-    def _cycle(self) -> frozenset[int]:
-        """The blocks on a way from the access back to it; none outside of loops."""
-        code, own = self._code, self._code.block_of(self.address.instruction)
-        after = code.reachable_from(self.address.instruction)
-        back = walk((own,), lambda b: after.intersection(code.before[b]))
-        return frozenset(back if own in after else ())
-
-    @cached_property
-    def _headers(self) -> tuple[int, ...]:
-        """The headers of the loops around the access."""
-        return tuple(
-            header for header, body in self._code.loops.items() if self._code.block_of(self.address.instruction) in body
-        )
 
     def _may_be_later(self, state: _State, a: Atom) -> bool:
         """Say whether a value may be that of a later turn of a loop than the one whose access failed.
@@ -660,11 +492,7 @@ class Numbers:
         What registers then hold is of the turn where it stands: that is the one that failed if it is the first, and
         for what is the same in all turns.
         """
-        return self._varies(a) and not self._is_first_turn(state)
-
-    def _varies(self, a: Atom) -> bool:
-        """Say whether the turns of a loop that an access did not stop may have different values."""
-        return not self.address.stops and bool(self._cycle) and bool(self._values.varying(of(a), self._cycle))
+        return self._equations.varies(a) and not self._is_first_turn(state)
 
     def _is_first_turn(self, state: _State) -> bool:
         """Say whether a thread is in the first turn of every loop around the access."""
@@ -673,16 +501,10 @@ class Numbers:
         return state.first_turn
 
     def _shows_first_turn(self, state: _State) -> bool:
-        return not self._returns_past_headers and all(
+        return not self._equations.returns_past_headers and all(
             any(self._start(a, state) == state.known[a] for a in self._variables(header, state))
-            for header in self._headers
+            for header in self._equations.headers
         )
-
-    @cached_property
-    def _returns_past_headers(self) -> bool:
-        """Whether some way back to the access enters no loop by its header, so that no variable counts its turns."""
-        own = self._code.block_of(self.address.instruction)
-        return own in walk(self._code.after[own], self._code.after.__getitem__, self._headers)
 
     def _variables(self, header: int, state: _State) -> list[Atom]:
         return [a for a in state.known if a.kind == "phi" and a.args[0] == header]
@@ -692,7 +514,7 @@ class Numbers:
         for first, state in enumerate(self._states) if not self.address.stops else ():
             if not self._shows_first_turn(state):
                 continue
-            for header in self._headers:
+            for header in self._equations.headers:
                 for a in self._variables(header, state):
                     for k, other in enumerate(self._states):
                         if other.lane.at == state.lane.at and self._start(a, other) is not None:
@@ -711,25 +533,12 @@ class Numbers:
         """Return what a variable that each turn of a loop moves has in the first turn alone; None where not known."""
         if a.bits != 32:
             return None
-        loop = self._values.loop(a)
+        loop = self._equations.loop(a)
         if len(loop.starts) != 1 or len(loop.steps) != 1 or loop.others or not loop.fixed:
             return None
         values = self._evaluate(state)
-        start, step = (_value_or_none(p, values) for p in (loop.starts[0], loop.steps[0]))
+        start, step = (value_or_none(p, values) for p in (loop.starts[0], loop.steps[0]))
         return start if step and step & -step <= _LARGEST_STEP else None
-
-    def _arrived(self, site: Site, r: Resource, at: int) -> bool:
-        """Say whether what an instruction writes is certainly in the register: a load may still be under way."""
-        n, code = self.address.instruction, self._code
-        if site.at == n and self.snapshot.faulted:
-            return False
-        if code.instructions[site.at].opcode not in LOADS:
-            return True
-        own, there = code.block_of(site.at), code.block_of(at)
-        passed = [*range(site.at + 1, at)]
-        if own != there:
-            passed = [*range(site.at + 1, code.blocks[own][1] + 1), *range(code.blocks[there][0], at)]
-        return any(r in (uses(code.instructions[m]) or ()) for m in passed)
 
     def _value_of(self, r: Resource, lane: Lane) -> int | None:
         if self._but == self._carrier(r, lane):
@@ -742,8 +551,8 @@ class Numbers:
     def _known_of(self, state: _State) -> dict[Atom, int]:
         return {**self._shared, **state.known}
 
-    def _evaluate(self, state: _State) -> _Known:
-        return _Known(self._known_of(state))
+    def _evaluate(self, state: _State) -> Known:
+        return Known(self._known_of(state))
 
     def _solve(self) -> None:
         for _ in range(_MOST_ROUNDS):
@@ -770,27 +579,12 @@ class Numbers:
         loaded = {where: held for where, held in self._loaded().items() if len({one[0] for one in held}) == 1}
         for state in self._states:
             values = self._evaluate(state)
-            for a in self._loads_behind:
+            for a in self._equations.loads_behind:
                 where = self._place(a, values) if a not in self._known_of(state) else None
                 if where in loaded:
                     self._learn(a, loaded[where][0][0], "solved", state)
                     new = True
         return new
-
-    @cached_property
-    def _loads_behind(self) -> list[Atom]:
-        """The plain loads of memory that several threads share that the address depends on."""
-        if self._whole is not None:
-            return self._whole._loads_behind
-        found: dict[Atom, None] = {}
-        todo = [self.address.formula]
-        while todo:
-            for a in self._contents_of(todo.pop()):
-                source = self._source(a.args[0]) if a.kind == "load" and isinstance(a.args[0], int) else None
-                if source is not None and a not in found:
-                    found[a] = None
-                    todo.append(source[0])
-        return list(found)
 
     def _place(self, a: Atom, values: Values) -> _Where | None:
         """Return where a word was loaded from; None where it is not known, or no plain load."""
@@ -805,8 +599,8 @@ class Numbers:
         found: dict[_Where, list[_Loaded]] = {}
         for k, state in enumerate(self._states):
             known = self._known_of(state)
-            values = _Traced(known)
-            for a in self._loads_behind:
+            values = Traced(known)
+            for a in self._equations.loads_behind:
                 values.met = set()
                 where = self._place(a, values) if a in known else None
                 if where is not None:
@@ -826,7 +620,7 @@ class Numbers:
             bit = self._bit_of((None, ("warp", w)))
             for state in other._states:
                 known, values = other._known_of(state), other._evaluate(state)
-                for a in self._loads_behind:
+                for a in self._equations.loads_behind:
                     where = self._place(a, values) if a in known else None
                     if where is not None and (where[0] == "LDG" or other.snapshot.block == self.snapshot.block):
                         found.append((bit, where, known[a]))
@@ -847,69 +641,25 @@ class Numbers:
         """Yield what threads loaded from their own memory and had stored there: by place, what it holds, its word, what
         was stored, and what this needs.
         """
-        for a, space, where in self._kept_loads if self._is_own else ():
-            stores = self._stores_before(a) if space == "local" else None
+        for a, space, where in self._equations.kept_loads if self._is_own else ():
+            stores = self._equations.stores_before(a) if space == "local" else None
             for k, state in enumerate(self._states) if stores else ():
-                values = _Traced(self._known_of(state))
-                at = _value_or_none(where, values) if state.came else None
+                values = Traced(self._known_of(state))
+                at = value_or_none(where, values) if state.came else None
                 word = None if at is None else self._word_at(a, space, at, state.lane)
                 found = None if word is None else _last_stored(stores or [], word[0], values)
                 if word is not None and found is not None:
                     yield k, a, word[1], (space, word[0]), found, [self._key(k, x) for x in values.met]
 
-    def _stores_before(self, a: Atom) -> list[tuple[Poly, list[Poly]]] | None:
-        """Return where the thread stored what in its own memory before a load, each surely and once, in this order.
-
-        None where anything else may write there, or the load need not be on the way to the access.
-        """
-        n, _, kind = a.args
-        assert isinstance(n, int)
-        if n not in self._stores:
-            self._stores[n] = self._look_for_stores(n) if self._is_sure(n, self.address.instruction) else None
-        return None if kind else self._stores[n]
-
-    def _look_for_stores(self, n: int) -> list[tuple[Poly, list[Poly]]] | None:
-        code, values, found = self._code, self._values, list[tuple[Poly, list[Poly]]]()
-        sites = [m for m, i in enumerate(code.instructions) if _writes(i, "local")]
-        for m in sorted(sites, key=lambda m: (code.rank.get(code.block_of(m), -1), m)):
-            i, own, later = code.instructions[m], code.block_of(m), code.reachable_from(m)
-            if code.block_of(n) not in later and not (own == code.block_of(n) and m < n):
-                continue
-            data, based = i.sources[-1], based_at(self.address.program, values, m)
-            part = {"U8", "S8", "U16", "S16"} & set(i.modifiers)
-            if i.opcode != "STL" or part or own in later or not self._is_sure(m, n) or based is None:
-                return None
-            if not isinstance(data, RegisterOperand):
-                return None
-            access = access_of(i)
-            words = (access[2] if access else 4) // 4
-            try:
-                held = [ZERO] * words if data.register.hardwired else [self._register(r, m) for r in data.registers]
-            except TooLarge:
-                return None
-            if len(held) != words:
-                return None
-            found.append((based[0], held))
-        return found
-
-    def _register(self, r: Register, m: int) -> Poly:
-        return self._values.run(lambda: self._values.register(r, m))
-
-    def _is_sure(self, m: int, n: int) -> bool:
-        """Say whether whoever comes to an instruction has run another one."""
-        code = self._code
-        here, there = code.block_of(m), code.block_of(n)
-        return code.instructions[m].guard is None and (m < n if here == there else code.dominates(here, there))
-
     # Memory that the core has.
 
     def _in_memory(self) -> Iterator[tuple[int, Atom, int, Resource, list[_Key]]]:
         """Yield what threads loaded from memory that still has it: by place, the value, its word and what it needs."""
-        for a, space, where in self._kept_loads:
+        for a, space, where in self._equations.kept_loads:
             for k, state in enumerate(self._states):
                 # A block addresses its own shared memory by its number in the cluster, which the core need not have.
-                values = _Traced({_OF_CLUSTER: 0, **self._known_of(state)})
-                at = _value_or_none(where, values)
+                values = Traced({_OF_CLUSTER: 0, **self._known_of(state)})
+                at = value_or_none(where, values)
                 word = None if at is None else self._word_at(a, space, at, state.lane)
                 if word is not None:
                     at, value = word
@@ -926,46 +676,12 @@ class Numbers:
         value = int.from_bytes(data, "little", signed=kind.startswith("S")) & MASK32
         return (at, value) if len(data) == size else None
 
-    @cached_property
-    def _kept_loads(self) -> list[tuple[Atom, Literal["local", "shared"], Poly]]:
-        """The loads of local and shared memory behind the address, and from where, if that was not written since."""
-        if self._whole is not None:
-            return self._whole._kept_loads
-        found: list[tuple[Atom, Literal["local", "shared"], Poly]] = []
-        todo, seen = [self.address.formula], set[Atom]()
-        while todo:
-            for a in inside(todo.pop()):
-                n = a.args[0] if a.args else None
-                if a in seen or a.kind != "load" or not isinstance(n, int):
-                    continue
-                seen.add(a)
-                based = based_at(self.address.program, self._values, n)
-                opcode = self._code.instructions[n].opcode
-                if based is None:
-                    continue
-                todo.append(based[0])
-                if opcode == "LDL" and self._is_kept(n, "local"):
-                    found.append((a, "local", based[0]))
-                elif opcode == "LDS" and self._is_kept(n, "shared"):
-                    found.append((a, "shared", based[0]))
-        return found
-
-    def _is_kept(self, n: int, space: str) -> bool:
-        """Say whether nothing that may run after a load may write to a space of memory."""
-        code, later = self._code, self._code.reachable_from(n)
-        if code.indirect or any(callee is None or not callee.division for callee in code.called.values()):
-            return False
-        for m, i in enumerate(code.instructions):
-            if (code.block_of(m) in later or (code.block_of(m) == code.block_of(n) and m > n)) and _writes(i, space):
-                return False
-        return True
-
     def _loaded_at(self, a: Atom, values: Values) -> int | None:
         """Return the address that a value was loaded from; None where it is not known, or no plain load."""
         n = a.args[0]
         assert isinstance(n, int)
-        source = self._source(n)
-        return None if source is None else _value_or_none(source[0], values)
+        source = self._equations.source(n)
+        return None if source is None else value_or_none(source[0], values)
 
     def _solve_once(self, state: _State) -> bool:
         values = self._evaluate(state)
@@ -982,7 +698,7 @@ class Numbers:
         for r, p, value in state.held:
             yield (r,), p, value
         values = {r: value for r, _, value in state.held}
-        for low, high, p in self._pairs.get((state.lane.at, state.came), ()):
+        for low, high, p in self._equations.pairs(state.lane.at, state.came):
             first, second = values.get(low), values.get(high)
             if first is not None and second is not None:
                 yield (low, high), p, first | second << 32
@@ -990,7 +706,7 @@ class Numbers:
     def _learn_from(self, p: Poly, value: int, state: _State, values: Values, registers: tuple[Resource, ...]) -> bool:
         if self._is_stuck(p, value, state):
             return False
-        solved = self._solved(p, value, values)
+        solved = solve(p, value, values, self._parts)
         if solved is None:
             state.stuck[id(p), value] = len(self._learned)
             return False
@@ -1011,13 +727,7 @@ class Numbers:
         if since is None:
             return False
         state.stuck[id(p), value] = len(self._learned)
-        return self._contents_of(p).isdisjoint(self._learned[since:])
-
-    def _contents_of(self, p: Poly) -> frozenset[Atom]:
-        """Return every atom in a formula that is kept as long as this is."""
-        if id(p) not in self._contents:
-            self._contents[id(p)] = frozenset(inside(p))
-        return self._contents[id(p)]
+        return self._equations.contents_of(p).isdisjoint(self._learned[since:])
 
     def _learn(self, a: Atom, value: int, how: How, state: _State) -> None:
         self._learned.append(a)
@@ -1026,107 +736,11 @@ class Numbers:
                 assert isinstance(half, Atom)
                 self._learn(half, part, how, state)
             return
-        if self._is_uniform(a):
+        if self._equations.is_uniform(a, self._likely):
             self._share(a, value, how)
         else:
             state.known[a] = value
             state.how[a] = how
-
-    def _is_uniform(self, a: Atom) -> bool:
-        """Say whether a leaf is the same in all threads of the warp: a parameter, or loaded from one address by all."""
-        if a.kind in {"bank", "special"}:
-            return a.kind == "bank" or str(a.args[0]).startswith(("block", "grid"))
-        n = a.args[0]
-        if a.kind != "load" or not isinstance(n, int):
-            return False
-        found = self._uniform.get((a, self._likely))
-        if found is None:
-            source = self._source(n)
-            leaves = [x for x in inside(source[0]) if x.kind in LEAVES] if source is not None else [a]
-            found = a not in leaves and all(map(self._is_uniform, leaves)) and (self._likely or not self._changes(n))
-            self._uniform[a, self._likely] = found
-        return found
-
-    def _source(self, n: int) -> tuple[Poly, list[Base]] | None:
-        """Return what a plain load of memory that all threads share loads from."""
-        if n not in self._loaded_from:
-            plain = self._code.instructions[n].opcode in {"LDG", "LD", "LDS"}
-            self._loaded_from[n] = based_at(self.address.program, self._values, n) if plain else None
-        return self._loaded_from[n]
-
-    def _changes(self, n: int) -> bool:
-        """Say whether what a load reads may be another value for another thread: the function writes there itself."""
-        load, source = self._code.instructions[n], self._source(n)
-        if "CONSTANT" in load.modifiers:
-            return False
-        written = self._written
-        return source is None or not source[1] or written is None or any(b.value in written for b in source[1])
-
-    @cached_property
-    def _written(self) -> frozenset[Atom] | None:
-        """The pointers through which the function writes; None where they are not known or too many."""
-        if self._whole is not None:
-            return self._whole._written
-        code, found = self._code, set[Atom]()
-        accesses = ((n, access_of(i)) for n, i in enumerate(code.instructions))
-        writes = [n for n, a in accesses if a is not None and a[0] not in {"shared", "local"} and a[1] != "read"]
-        if code.indirect or len(writes) > _MOST_WRITES:
-            return None
-        for n in writes:
-            based = based_at(self.address.program, self._values, n)
-            if based is None or not based[1]:
-                return None
-            found.update(b.value for b in based[1])
-        return frozenset(found)
-
-    def _unknown(self, p: Poly, values: Values) -> list[Atom]:
-        """Return the atoms of a sum whose values are not known."""
-        found = []
-        for a in p.atoms():
-            try:
-                values.of_atom(a)
-            except Unknown:
-                found.append(a)
-        return found
-
-    def _solved(self, p: Poly, value: int, values: Values) -> tuple[Atom, int] | None:
-        """Return the one unknown atom of p = value, and its value, where only one value can be."""
-        unknown = self._unknown(p, values)
-        if len(unknown) != 1:
-            return None
-        a = unknown[0]
-        split = split_by(p, a)
-        if split is None:
-            return None
-        try:
-            factor, rest = values.of(split[0]), values.of(split[1])
-        except Unknown:
-            return None
-        found = _divided(a, factor, value - rest, p.bits)
-        if found is None:
-            return None
-        if a.kind == "wide":
-            return self._half_known(a, found, values)
-        if a.kind in LEAVES:
-            return (a, found) if a.kind != "entry" else None
-        try:
-            inner = _undone(a, found, values)
-        except Unknown:
-            return None
-        if inner is None:
-            return (a, found) if a in self._parts else None
-        return self._solved(*inner, values)
-
-    def _half_known(self, a: Atom, found: int, values: Values) -> tuple[Atom, int] | None:
-        low, high = a.args
-        assert isinstance(low, Atom) and isinstance(high, Atom)
-        for half, part in ((low, found & MASK32), (high, found >> 32)):
-            try:
-                if values.of_atom(half) != part:
-                    return None  # a contradiction shows in the evidence
-            except Unknown:
-                continue
-        return (a, found) if low.kind in LEAVES and high.kind in LEAVES else None
 
     # Confirmation.
 
@@ -1144,11 +758,11 @@ class Numbers:
 
     def _needed_for(self, p: Poly, lane: int) -> int:
         """Return the registers, as bits of a number, without any one of which a value that is known does not follow."""
-        values = _Traced(self._known_of(self._states[lane]))
+        values = Traced(self._known_of(self._states[lane]))
         values.of(p)
         keys = [self._key(lane, a) for a in values.met]
-        if any(self._varies(a) for a in p.atoms()):
-            keys += [(lane, header) for header in self._headers]
+        if any(self._equations.varies(a) for a in p.atoms()):
+            keys += [(lane, header) for header in self._equations.headers]
         return _together(self._needed, keys)
 
     @cached_property
@@ -1181,18 +795,18 @@ class Numbers:
                 for wanted in self._to_solve(held[1], known, state):
                     equations.setdefault(wanted, []).append(held)
             for wanted, several in equations.items():
-                values = _Traced(known, wanted)
+                values = Traced(known, wanted)
                 for registers, p, value in several:
                     values.met = set()
-                    solved = self._solved(p, value, values)
+                    solved = solve(p, value, values, self._parts)
                     if solved is None or not set(wanted) <= {solved[0], *solved[0].args}:
                         continue
-                    if _Known(known).of_atom(solved[0]) == solved[1]:
+                    if Known(known).of_atom(solved[0]) == solved[1]:
                         bits = self._bits_of(registers, state)
                         found.append(([self._key(k, a) for a in wanted], bits, [self._key(k, a) for a in values.met]))
             for a in state.parts:
-                values = _Traced(known, (a,))
-                if _value_or_none(of(a), values) is not None:
+                values = Traced(known, (a,))
+                if value_or_none(of(a), values) is not None:
                     found.append(([(k, a)], 0, [self._key(k, x) for x in values.met]))
             if not self.address.stops:
                 found += self._ways_to_first_turn(k, state)
@@ -1209,7 +823,7 @@ class Numbers:
     def _to_solve(self, p: Poly, known: Mapping[Atom, int], state: _State) -> list[tuple[Atom, ...]]:
         """Return the values that an equation may tell and the core itself does not: words, and both words of a pair."""
         found: list[tuple[Atom, ...]] = []
-        for a in self._contents_of(p):
+        for a in self._equations.contents_of(p):
             words = tuple(x for x in a.args if isinstance(x, Atom)) if a.kind == "wide" else (a,)
             if all(x in known for x in words) and not all(x in self._given or x in state.given for x in words):
                 found.append(words)
@@ -1217,7 +831,7 @@ class Numbers:
 
     def _ways_to_first_turn(self, k: int, state: _State) -> list[_Way]:
         found: list[_Way] = []
-        for header in self._headers:
+        for header in self._equations.headers:
             for a in self._variables(header, state):
                 start = self._start(a, state)
                 if start is not None and start == state.known[a]:
@@ -1225,7 +839,7 @@ class Numbers:
         return found
 
     def _start_keys(self, a: Atom, k: int) -> list[_Key]:
-        values, loop = _Traced(self._known_of(self._states[k])), self._values.loop(a)
+        values, loop = Traced(self._known_of(self._states[k])), self._equations.loop(a)
         for part in (loop.starts[0], loop.steps[0]):
             values.of(part)
         return [self._key(k, x) for x in values.met]
@@ -1247,7 +861,8 @@ class Numbers:
         for first, k, a in self._turns_to_lend():
             if self._states[k].known.get(a) != self._start(a, self._states[k]):
                 continue
-            found.append(([(k, a)], 0, [*((first, header) for header in self._headers), *self._start_keys(a, k)]))
+            headers: list[_Key] = [(first, header) for header in self._equations.headers]
+            found.append(([(k, a)], 0, [*headers, *self._start_keys(a, k)]))
         return found
 
     # Evidence.
@@ -1267,7 +882,7 @@ class Numbers:
                 elif not self._is_estimate(p, held, state):
                     state.wrong.append(((r,), p))
             for a, r in state.parts.items():
-                again = _value_or_none(of(a), _Traced(self._known_of(state), (a,)))
+                again = value_or_none(of(a), Traced(self._known_of(state), (a,)))
                 if again is not None and again != state.known[a]:
                     state.wrong.append(((r,), of(a)))
             pointer = state.pointer
@@ -1289,7 +904,7 @@ class Numbers:
             values = self._evaluate(state)
             try:
                 exact = values.of_atom(a)
-                again = _Known({**self._shared, **state.known, a: exact - 1 & MASK32})
+                again = Known({**self._shared, **state.known, a: exact - 1 & MASK32})
                 if again.of(p) == held:
                     return True
             except Unknown:
@@ -1336,7 +951,7 @@ def _last_stored(stores: list[tuple[Poly, list[Poly]]], word: int, values: Value
     """Return what the last of these stores put into a word; None where that is not known."""
     found: Poly | None = None
     for where, words in stores:
-        at = _value_or_none(where, values)
+        at = value_or_none(where, values)
         if at is None:
             return None
         distance = word - (at & MASK32)
@@ -1344,80 +959,10 @@ def _last_stored(stores: list[tuple[Poly, list[Poly]]], word: int, values: Value
             if distance % 4:
                 return None
             found = words[distance // 4]
-    return None if found is None else _value_or_none(found, values)
-
-
-def _writes(i: Instruction, space: str) -> bool:
-    """Say whether an instruction may write to local or shared memory."""
-    access = access_of(i)
-    if access is None or i.opcode in {"LDGSTS", "UTMALDG"}:
-        return space == "shared" and i.opcode.startswith(("LDGSTS", "UTMALDG", "UBLKCP", "UBLKRED", "ATOMS"))
-    return access[0] in {space, "generic"} and access[1] != "read"
+    return None if found is None else value_or_none(found, values)
 
 
 def _header_of(a: Atom) -> int:
     header = a.args[0]
     assert isinstance(header, int)
     return header
-
-
-def _says_when_written(p: Poly) -> bool:
-    """Say whether a value is a choice between values that are known, or else what was there before the function."""
-    return p.single is not None and p.single.kind == "select" and not any(a.kind == "phi" for a in inside(p))
-
-
-def _undone(a: Atom, value: int, values: Values) -> tuple[Poly, int] | None:
-    """Return the part of an operation that its value decides, and the value of that part; None where several can be."""
-    kind, width = a.kind.removesuffix("64"), a.bits
-    if kind in {"zx", "sx", "named"} and isinstance(a.args[0], Poly):
-        return a.args[0], value & MASK32
-    if kind == "select":
-        condition, first, second = a.args
-        assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
-        return (first if values.of_atom(condition) else second), value
-    if kind in {"sgxt", "ugxt"}:
-        inner, bits = a.args
-        assert isinstance(inner, Poly) and isinstance(bits, Poly)
-        field = (1 << (bits.constant or 0)) - 1
-        return (inner, value & field) if bits.constant and most(inner) <= field else None
-    if kind not in {"smin", "smax", "umin", "umax", "xor"}:
-        return None
-    parts = [x for x in a.args if isinstance(x, Poly)]
-    known = [_value_or_none(x, values) for x in parts]
-    if len(parts) != 2 or len(a.args) != 2 or known.count(None) != 1:
-        return None
-    unknown, other = parts[known.index(None)], next(x for x in known if x is not None)
-    if kind == "xor":
-        return unknown, value ^ other
-    left, right = (signed(value, width), signed(other, width)) if kind[0] == "s" else (value, other)
-    return (unknown, value) if (left > right if kind.endswith("max") else left < right) else None
-
-
-def _value_or_none(p: Poly, values: Values) -> int | None:
-    try:
-        return values.of(p)
-    except Unknown:
-        return None
-
-
-def _divided(a: Atom, factor: int, product: int, bits: int) -> int | None:
-    """Return the only value of an atom with factor * value = product modulo 2^bits; None where several can be."""
-    modulus = 1 << bits
-    product %= modulus
-    if not factor:
-        return None
-    if bits == 32 or (a.bits == 64 and a.kind not in {"sx", "zx"} and factor % 2):
-        if factor % 2:
-            return product * pow(factor, -1, modulus) % modulus
-        if a.most * factor >= modulus or product % factor:
-            return None
-        return product // factor if product // factor <= a.most else None
-    divisor, whole = signed(factor, 64), signed(product, 64)
-    if whole % divisor:
-        return None
-    found = whole // divisor
-    if a.kind == "sx":
-        return found % modulus if -(1 << 31) <= found < 1 << 31 else None
-    if a.bits == 64 and a.kind != "zx":
-        return found % modulus if abs(found) < 1 << 62 else None
-    return found if 0 <= found <= a.most and found <= MASK32 else None

@@ -20,6 +20,7 @@ from gpucore.explain import operations as op
 from gpucore.explain.address import access_of
 from gpucore.explain.algebra import Atom, Poly, atom, constant, inside, leaf, of, zx
 from gpucore.explain.code import Code, Routine
+from gpucore.explain.equations import Equations
 from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.fault import choose_thread, explain_fault
 from gpucore.explain.notation import Legend
@@ -739,11 +740,11 @@ def test_a_uniform_register_of_another_warp_counts_where_no_other_thread_can_hav
 
 def test_a_uniform_register_that_a_choice_of_the_thread_decides_is_no_evidence() -> None:
     why = staged("local")
-    numbers = Numbers(why.address, Snapshot(BLOCK, (), (), SPECIAL))
+    equations = Equations(why.address, 0, True)
     one, other = leaf("bank", 0, 0x210, 4), leaf("bank", 0, 0x214, 4)
     for name, is_of_one_way in (("threadIdx.x", True), ("blockIdx.x", False)):
         chosen = op.select(atom("lt_u", leaf("special", name), one, bits=1), one, other)
-        assert numbers._is_of_one_way(chosen) is is_of_one_way
+        assert equations._is_of_one_way(chosen) is is_of_one_way
 
 
 @pytest.mark.parametrize(("at", "arrived"), [(15, None), (22, 99)])
