@@ -368,10 +368,7 @@ def _shift_and_add(at: At) -> Results:
         first, second = at.operands[:2]
         value, subtracted = _part(at, first)
         parts = [(value * (1 << by), subtracted), _part(at, second)]
-        if subtracted and by:
-            outputs: Sequence[Atom] = _no_carries(at)
-        else:
-            outputs = at.carries(parts, carried)
+        outputs = at.carries(parts, carried)
     elif "SX32" in at.modifiers:
         by = _number(at.word(2))
         parts = [(op.shift_right_signed(at.word(0), 32 - by), False), _part(at, at.operands[1])]

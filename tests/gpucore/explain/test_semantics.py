@@ -93,3 +93,12 @@ def test_a_product_with_zero_is_zero_whatever_else_is_in_it() -> None:
     assert Values(value).of(leaf("special", "threadIdx.x") * loaded + constant(5)) == 5
     with pytest.raises(Unknown):
         Values(value).of(leaf("special", "laneId") * loaded)
+
+
+@settings(max_examples=60, deadline=None)
+@given(words=st.lists(st.sampled_from((0, 1, 7, 1 << 29, M32)), min_size=4, max_size=4))
+def test_what_a_shifted_and_subtracted_word_carries_out_is_added_by_the_next_sum(words: list[int]) -> None:
+    a, b = words[:2]
+    total = (1 << 32) - (a << 3 & M32) + b
+    difference = ("LEA", "R7,P1,-R2,R3,0x3")
+    assert computed("IADD3.X", "R6,RZ,RZ,RZ,P1,!PT", words, difference) == (total & M32) << 32 | total >> 32

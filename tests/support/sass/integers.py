@@ -122,6 +122,9 @@ def load_effective(line: Line) -> Operation:
         shifted: Get = lambda t: (c(t) << 32 | a(t)) << shift >> 32 & M32  # noqa: E731
     elif "HI" in flags:
         shifted = lambda t: signed(a(t)) << shift >> 32 & M32  # noqa: E731
+    elif sources[0].negative:  # what is subtracted is the shifted word: 2^32 less it, also where it is 0
+        positive = plain(sources[0])
+        shifted = lambda t: (1 << 32) - (positive(t) << shift & M32)  # noqa: E731
     else:
         shifted = lambda t: a(t) << shift & M32  # noqa: E731
 
