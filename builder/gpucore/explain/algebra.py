@@ -542,6 +542,9 @@ def _mates_of_sign(high: Atom, atoms: Sequence[Atom]) -> _Mates:
     low = q.single or atom("zx", q, bits=64)
     if low in atoms:
         yield low, lambda: of(atom("sx", q, bits=64))
+    for double in atoms:  # the upper word of 2 * q: all but its sign is shifted out
+        if double.kind == "zx" and double.args[0] == q * 2:
+            yield double, lambda: of(atom("sx", q, bits=64)) * 2
 
 
 def _mates_by(same: Callable[[Atom, Atom], bool]) -> Callable[[Atom, Sequence[Atom]], _Mates]:
@@ -592,6 +595,14 @@ def _mates_of_shift(high: Atom, atoms: Sequence[Atom]) -> _Mates:
     for low in atoms:
         if low.kind == "funnel" and low.args[1] == value and low.args[2] == by and by.constant:
             yield low, lambda low=low: _shift64(low, high)  # type: ignore[misc]
+        elif low.kind == "zx" and by.constant and low.args[0] == value * (TWO32 >> by.constant):
+            yield low, lambda: _shifted_left(high.kind, value, 32 - by.constant)  # type: ignore[operator]
+
+
+def _shifted_left(kind: str, value: Poly, by: int) -> Poly:
+    """Return value << by in 64 bits, whose upper word is what a shift of that kind to the right leaves of the value."""
+    signed = kind == "sar" and not never_negative(value)
+    return (of(atom("sx", value, bits=64)) if signed else zx(value)) * (1 << by)
 
 
 def _shift64(low: Atom, high: Atom) -> Poly:

@@ -270,7 +270,7 @@ def shift_right(value: Poly, by: int) -> Poly:
     """Return value >> by of an unsigned number."""
     if by == 0:
         return value
-    if by > 31:
+    if by > 31 or most(value) < 1 << by:
         return ZERO
     if value.constant is not None:
         return constant(value.constant >> by)

@@ -149,6 +149,19 @@ def test_a_pointer_sum_in_halves_is_the_pointer_and_the_index(scale: int, first:
     assert Values(lambda a: given[a]).of(total) == wanted & MASK64
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([0, 1, 2, 3]), st.integers(1, 31), st.lists(words, min_size=6, max_size=6), st.booleans())
+def test_a_shift_in_halves_is_a_product(which: int, by: int, leaves: list[int], sign_extended: bool) -> None:
+    walk = Walk(0, leaves)
+    value = [LEAVES[1], LEAVES[2], LEAVES[2] + LEAVES[3], LEAVES[0]][which]
+    high = (op.shift_right_signed if sign_extended else op.shift_right)(value, 32 - by)
+    total = join(pair(value * (1 << by), high))
+    assert all(c == 1 << by for c in total.terms.values())
+    assert {a.kind for a in total.atoms()} <= {"special", "bank", "sx", "zx"}
+    number = Values(walk.leaf).of(value)
+    assert Values(walk.leaf).of(total) == (signed(number) if sign_extended else number) << by & MASK64
+
+
 @settings(max_examples=300, deadline=None)
 @given(words, st.integers(3, 1 << 20))
 def test_a_division_by_a_number_is_known_by_its_multiplication(x: int, d: int) -> None:
