@@ -193,7 +193,7 @@ def permute(a: Poly, selector: Poly, b: Poly) -> Poly:
         if taken and all(k in taken or sources[k] == 0 for k in range(4)):
             return bit_and(shift_right(value, 8 * down), constant(sum(255 << 8 * k for k in taken)))
         width = len(taken)
-        if taken == list(range(width)) and all(s == (value, width - 1 + down, True) for s in sources[width:]):
+        if taken and taken == list(range(width)) and all(s == (value, width - 1 + down, True) for s in sources[width:]):
             return extend_field(shift_right(value, 8 * down), constant(8 * width), True)
     nibbles = [4 + k if isinstance(s, int) else (0 if s[0] == value else 4) + s[1] + 8 * s[2]
                for k, s in enumerate(sources)]  # fmt: skip

@@ -149,6 +149,13 @@ def test_a_pointer_sum_in_halves_is_the_pointer_and_the_index(scale: int, first:
     assert Values(lambda a: given[a]).of(total) == wanted & MASK64
 
 
+@pytest.mark.parametrize("byte", range(4))
+@pytest.mark.parametrize("value", [0, 0x80, 0x7FFFFFFF, 0x80808080])
+def test_four_copies_of_a_sign_are_a_number_or_its_complement(byte: int, value: int) -> None:
+    formula = op.permute(LEAVES[2], constant((8 + byte) * 0x1111), constant(0))
+    assert Values(lambda _: value).of(formula) == (MASK32 if value >> 8 * byte + 7 & 1 else 0)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([0, 1, 2, 3]), st.integers(1, 31), st.lists(words, min_size=6, max_size=6), st.booleans())
 def test_a_shift_in_halves_is_a_product(which: int, by: int, leaves: list[int], sign_extended: bool) -> None:
