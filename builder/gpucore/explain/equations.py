@@ -42,7 +42,7 @@ class Equations:
         self._ways_past: dict[tuple[int, frozenset[int]], bool] = {}
         self._uniform: dict[tuple[Atom, bool], bool] = {}
         self._sources: dict[int, tuple[Poly, list[Base]] | None] = {}
-        self._contents: dict[int, frozenset[Atom]] = {}
+        self._contents: dict[Poly, frozenset[Atom]] = {}
         self._stores: dict[int, list[tuple[Poly, list[Poly]]] | None] = {}
 
     # Registers.
@@ -143,10 +143,10 @@ class Equations:
         return any(r in (uses(code.instructions[m]) or ()) for m in passed)
 
     def contents_of(self, p: Poly) -> frozenset[Atom]:
-        """Return every atom in a formula that is kept as long as these equations are."""
-        if id(p) not in self._contents:
-            self._contents[id(p)] = frozenset(inside(p))
-        return self._contents[id(p)]
+        """Return every atom in a formula."""
+        if p not in self._contents:
+            self._contents[p] = frozenset(inside(p))
+        return self._contents[p]
 
     # Ways and loops.
 

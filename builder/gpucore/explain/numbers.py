@@ -129,8 +129,8 @@ class _State:
     """The registers of the address operand and the address, where they still hold it."""
     given: frozenset[Atom] = frozenset()
     """What the core itself says of the thread."""
-    stuck: dict[tuple[int, int], int] = field(default_factory=dict)
-    """How much had been learned when an equation, by its formula's identity and its value, could not be solved."""
+    stuck: dict[tuple[Poly, int], int] = field(default_factory=dict)
+    """How much had been learned when an equation, by its formula and its value, could not be solved."""
 
 
 class Numbers:
@@ -708,7 +708,7 @@ class Numbers:
             return False
         solved = solve(p, value, values, self._parts)
         if solved is None:
-            state.stuck[id(p), value] = len(self._learned)
+            state.stuck[p, value] = len(self._learned)
             return False
         how: How = "read" if p.single is solved[0] else "solved"
         a, found = solved
@@ -723,10 +723,10 @@ class Numbers:
 
     def _is_stuck(self, p: Poly, value: int, state: _State) -> bool:
         """Say whether an equation could not be solved before, and nothing in it has been learned since."""
-        since = state.stuck.get((id(p), value))
+        since = state.stuck.get((p, value))
         if since is None:
             return False
-        state.stuck[id(p), value] = len(self._learned)
+        state.stuck[p, value] = len(self._learned)
         return self._equations.contents_of(p).isdisjoint(self._learned[since:])
 
     def _learn(self, a: Atom, value: int, how: How, state: _State) -> None:

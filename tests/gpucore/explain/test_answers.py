@@ -747,6 +747,14 @@ def test_a_uniform_register_that_a_choice_of_the_thread_decides_is_no_evidence()
         assert equations._is_of_one_way(chosen) is is_of_one_way
 
 
+def test_the_atoms_of_a_formula_are_its_own_when_others_have_been_dropped() -> None:
+    """Python gives the identity of a dropped object to the next one."""
+    equations = Equations(staged("local").address, 0, True)
+    for n in range(50):
+        bank = atom("bank", 0, 4 * n, 4)
+        assert equations.contents_of(Poly({(bank,): 3}, 32)) == {bank}
+
+
 @pytest.mark.parametrize(("at", "arrived"), [(15, None), (22, 99)])
 def test_of_a_thread_before_the_access_a_load_counts_once_the_thread_has_used_it(at: int, arrived: int | None) -> None:
     why = staged("local")
