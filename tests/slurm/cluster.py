@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,16 @@ class Cluster:
         said = self.verb("status").splitlines()[-1]
         return said.removeprefix("steps and tasks:").split()
 
+    def of_job(self, job: str) -> list[str]:
+        """Return the processes of one job that still live."""
+        marks, found = (f"[{job}.".encode(), f"SLURM_JOB_ID={job}\0".encode()), []
+        for pid in self.steps_and_tasks():
+            with suppress(OSError):  # it has ended since
+                process = Path("/proc") / pid
+                said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+                found += [pid] if any(mark in said for mark in marks) else []
+        return found
+
     @contextmanager
     def allocated(self, nodes: int, *words: str) -> Iterator[Allocated]:
         argv = ["salloc", "--no-shell", f"--nodes={nodes}", f"--ntasks={nodes}", *words]
@@ -84,7 +94,7 @@ class Cluster:
             yield Allocated(cluster=self, job=job, hosts=hosts)
         finally:
             subprocess.run(["scancel", job], env=self.environment, check=False)
-            until(lambda: not self.steps_and_tasks())
+            until(lambda: not self.of_job(job))  # what another test has left behind is that test's failure
 
 
 @dataclass
