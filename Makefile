@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint programs mkdocs prepared test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo test test-real test-readers lint programs mkdocs prepared test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 # Images of Python often set it: then each process of a test compiles all that it imports once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -10,6 +10,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # Half of what tests do is waiting, for processes and for an engine.
 WORKERS := $(shell expr 2 \* $$(nproc))
+# What only computes, and starts no real program.
 READERS := tests/gpucore tests/unit/crash
 # A test of real processes that lost a race is run once more and named at the end (RERUN): a fault of the test, to be repaired.
 ONCE_MORE := --reruns 1 -raR

@@ -567,7 +567,6 @@ class LogClassifier:
             self._keep_clue(candidate)
         if not met:
             return
-        enough = False
         for rule, _ in met:
             if rule.takes_back:
                 taken = [s for s in self._kept.values() if s.rule.id == rule.takes_back and s.writer == line.writer]
@@ -576,6 +575,7 @@ class LogClassifier:
             if rule.role == "dismiss":
                 self._dismiss(max(rule.reach for rule, _ in met if rule.role == "dismiss"), candidate, line)
                 return
+        enough = False
         for rule, _ in met:
             if rule.role in _COUNTED:
                 self._counts[rule.id] += 1

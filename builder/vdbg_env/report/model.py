@@ -361,7 +361,9 @@ def how_known(finding: Finding) -> str:
     """Return the source of a finding, to be read after `known from`."""
     match finding.how_known:
         case HowKnown.GPU_CORE:
-            place = "where the warps of a GPU core dump stand" if "hang" in finding.rule else _FAULTING_PC
+            place = "the faulting PC of a GPU core dump"
+            if "hang" in finding.rule:
+                place = "where the warps of a GPU core dump stand"
             return f"{place} and its own line table" if finding.location else place
         case HowKnown.SANITIZER:
             return "compute-sanitizer's report"
@@ -376,9 +378,6 @@ def how_known(finding: Finding) -> str:
         case HowKnown.HOST_CHECK:
             return "a check of this machine"
     assert_never(finding.how_known)
-
-
-_FAULTING_PC = "the faulting PC of a GPU core dump"
 
 
 def sureness(finding: Finding) -> str:
