@@ -36,7 +36,7 @@ from gpucore.core_layout import (
     WarpRow,
 )
 from gpucore.dwarf import Place
-from gpucore.elf import ELF_MAGIC, EM_CUDA, ET_CORE, HEADER_SIZE, Buffer, Elf, Identity, Section
+from gpucore.elf import ELF_MAGIC, EM_CUDA, ET_CORE, HEADER_SIZE, Buffer, Elf, Identity, Section, dimensions_at
 from gpucore.errors import UnreadableBinary
 
 SHT_STRTAB: Final = 3
@@ -381,8 +381,6 @@ _NEVER_ZEROS: Final = frozenset(  # launches are counted from 1
     {SectionType.DEVICES, SectionType.GRIDS, SectionType.SMS, SectionType.CTAS, SectionType.WARPS}
 )
 _LANES: Final = 32  # of a warp
-_PARAMETERS_OF_SM_100: Final = 0x380
-_SIZES_AT: Final = {False: (0x0, 0xC), True: (0x360, 0x370)}  # blockDim and gridDim in constant bank 0; from sm_100 on
 _HOLE: Final = ": lost by a full disk, or by a copy that made a hole of them"
 _EMBEDDED: Final = re.compile(rb"\x7fELF\x02\x01.{12}" + re.escape(EM_CUDA.to_bytes(2, "little")), re.DOTALL)
 
@@ -555,8 +553,7 @@ class _Reader:
         rows = sections.bytes_of(SectionType.CONSTANT_BANKS, *place) or b""
         for bank in core_layout.CONSTANT_BANK.rows(rows, core_layout.CONSTANT_BANK.smallest):
             if bank.bank == 0:
-                threads_at, blocks_at = _SIZES_AT[grid.parameters_offset >= _PARAMETERS_OF_SM_100]
-                held = (sections.memory(bank.address + at, 12) for at in (threads_at, blocks_at))
+                held = (sections.memory(bank.address + at, 12) for at in dimensions_at(grid.parameters_offset))
                 sizes = [struct.unpack("<3I", part) for part in held if part is not None]
         true = grid._replace(grid_x=0, grid_y=0, grid_z=0)
         if len(sizes) == 2:

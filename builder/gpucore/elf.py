@@ -389,6 +389,14 @@ class ParameterTable:
     size: int | None
 
 
+def dimensions_at(bank_offset: int) -> tuple[int, int]:
+    """Return where constant bank 0 has blockDim and gridDim, three words each, by where it has the parameters.
+
+    The driver puts them there: behind other values from sm_100 on, whose parameters begin at 0x380.
+    """
+    return (0x360, 0x370) if bank_offset >= 0x380 else (0x0, 0xC)
+
+
 def read_parameter_table(elf: Elf, kernel: str) -> ParameterTable | None:
     """Return the parameter table of a kernel, by its mangled name; None where the cubin has none for it.
 

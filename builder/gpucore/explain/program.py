@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from gpucore.code_map import CodeMap, Function
 from gpucore.dwarf import Chain, Place
-from gpucore.elf import ParameterTable, read_branch_targets, read_parameter_table
+from gpucore.elf import ParameterTable, dimensions_at, read_branch_targets, read_parameter_table
 from gpucore.errors import UnreadableBinary
 from gpucore.explain.algebra import Poly, constant, leaf
 from gpucore.explain.code import Code, Routine
@@ -25,13 +25,6 @@ from gpucore.sass import Instruction
 SourceText: TypeAlias = Callable[[str], Sequence[str] | None]
 """Gives the lines of a source file by the name that the line table has; None where it is not available."""
 
-# Where the driver puts the launch's dimensions in constant bank 0: blockDim first, gridDim behind it.
-_DIMENSIONS: Final = {
-    False: dict(zip((0x0, 0x4, 0x8, 0xC, 0x10, 0x14),
-                    ("blockDim.x", "blockDim.y", "blockDim.z", "gridDim.x", "gridDim.y", "gridDim.z"), strict=True)),
-    True: dict(zip((0x360, 0x364, 0x368, 0x370, 0x374, 0x378),
-                   ("blockDim.x", "blockDim.y", "blockDim.z", "gridDim.x", "gridDim.y", "gridDim.z"), strict=True)),
-}  # fmt: skip
 _PARAMETERS_AT: Final = ((100, 0x380), (90, 0x210), (0, 0x160))
 _ELEMENTS: Final = {
     "float": 4, "int": 4, "unsigned int": 4, "long": 8, "unsigned long": 8, "long long": 8, "unsigned long long": 8,
@@ -164,7 +157,8 @@ class Program:
     @cached_property
     def dimensions(self) -> dict[int, str]:
         """The names of the launch's dimensions by their offset in constant bank 0."""
-        return _DIMENSIONS[self.bank_offset >= 0x380]
+        places = zip(("blockDim", "gridDim"), dimensions_at(self.bank_offset), strict=True)
+        return {at + 4 * n: f"{name}.{axis}" for name, at in places for n, axis in enumerate("xyz")}
 
     @cached_property
     def _numbers(self) -> bytes:
