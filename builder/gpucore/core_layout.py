@@ -391,7 +391,7 @@ _MEANINGS: Final[dict[int, str]] = {
     4: "the instruction, or what it was given, is not valid: a bad mbarrier or tensor map, or corrupted code",
     5: "an address outside the range of its memory: an index, a stack that is full, or a pointer that no memory has",
     6: "an address that is not a multiple of the access size",
-    7: "an address where shared or local memory is mapped, which this instruction cannot use: often far out of bounds",
+    7: "an address where shared or local memory is mapped, often far out of bounds",
     8: "a jump to an address that holds no code: a bad function pointer or a smashed return address",
     9: "the call stack of the hardware is full",
     12: "a device-side assert() failed; its text is on the program's standard error",

@@ -37,7 +37,7 @@ def _fault(fault: Fault, artifact: str | None) -> Finding:
     return Finding(
         rule="gpu-core-" + fault.exception.name.lower().replace(" ", "-"),
         level=Level.ERROR,
-        message=f"{fault.exception.name} {_where(fault, chain, kernel)}{_who(fault)}{_borrowed(fault.location)}",
+        message=f"{_what(fault)} {_where(fault, chain, kernel)}{_who(fault)}{_borrowed(fault.location)}",
         how_known=HowKnown.GPU_CORE,
         confidence=_confidence(fault, chain),
         location=chain[0] if chain else None,
@@ -49,6 +49,7 @@ def _fault(fault: Fault, artifact: str | None) -> Finding:
     )
 
 
+_INVALID_ADDRESS_SPACE: Final = 7
 _ACROSS: Final = 29  # blocks of a row that are shown
 _DOWN: Final = 7  # rows
 
@@ -79,6 +80,12 @@ def blocks_around(fault: Fault) -> dict[str, Any] | None:
 def _window(at: int, size: int, most: int) -> range:
     start = max(0, min(at - most // 2, size - most))
     return range(start, min(start + most, size))
+
+
+def _what(fault: Fault) -> str:
+    """Return the exception, with what is meant where its name suggests another kind of fault."""
+    exception = fault.exception
+    return f"{exception.name} ({exception.meaning})" if exception.code == _INVALID_ADDRESS_SPACE else exception.name
 
 
 def _where(fault: Fault, chain: Chain, kernel: str | None) -> str:

@@ -66,6 +66,13 @@ def test_the_driver_s_words_on_a_barrier_are_in_the_finding_of_a_hang() -> None:
     assert finding.message.endswith("while 1 warp waits at a barrier (the driver: mbarrier 0x400)")
 
 
+def test_an_exception_whose_name_misleads_is_explained() -> None:
+    (finding,) = findings(illegal_address_core(exception=7))
+    said = "Warp Invalid Address Space (an address where shared or local memory is mapped, often far out of bounds) at "
+    assert finding.message.startswith(said)
+    assert finding.rule == "gpu-core-warp-invalid-address-space"
+
+
 @pytest.mark.parametrize("code", [5, 6, 12, 999])
 def test_every_exception_has_a_rule_of_its_own(code: int) -> None:
     (finding,) = findings(illegal_address_core(exception=code))

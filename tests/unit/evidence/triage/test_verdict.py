@@ -518,6 +518,23 @@ def test_the_exception_that_the_driver_names_counts_and_not_that_it_began_to_tel
     assert triage_bytes(begun).failure.name == "illegal-memory-access", "alone it is all that is known"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[09:01:45.744341] coredump: Detected an exception of type CUDBG_EXCEPTION_WARP_INVALID_ADDRESS_SPACE (7)",
+        "RuntimeError: CUDA error: operation not supported on global/shared address space",
+        "CUDA Exception: Warp Invalid Address Space",
+        "[  378.8] NVRM: Xid (PCI:0000:00:06): 13, pid=7, name=launch, Graphics SM Warp Exception on (GPC 1, TPC 6, "
+        "SM 0): Invalid Address Space",
+    ],
+)
+def test_an_address_in_the_window_of_shared_memory_is_a_wild_one(said: str) -> None:
+    """All that an H100 with driver 580 named so were reads and writes by an index that was 2 GiB too far."""
+    verdict = triage(said)
+    assert (verdict.failure.name, verdict.failure.runbook) == ("illegal-memory-access", "illegal-memory-access")
+    assert not verdict.alternatives
+
+
 def test_a_dump_that_ended_without_an_exception_is_no_illegal_access() -> None:
     """What driver 580 prints where a dump of a hang was asked for."""
     log = (Path(__file__).parents[3] / "data" / "driver_progress_misaligned_h100_r580.txt").read_bytes()
