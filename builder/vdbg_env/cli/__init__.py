@@ -91,6 +91,9 @@ class LazyGroup(click.Group):
             if module
             else plug_ins.plug_in(plug_ins.COMMANDS, f"{self._prefix}{cmd_name}")
         )
+        if not gc.isenabled():  # see `__main__`
+            gc.freeze()
+            gc.enable()
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

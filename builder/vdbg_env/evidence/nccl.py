@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickletools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -186,6 +185,8 @@ class NotPlainData(ValueError):
 
 def plain_data(data: bytes) -> Any:
     """Return the lists, dictionaries, tuples, texts and numbers of a pickle; raises NotPlainData."""
+    import pickletools  # only here: it takes 8 ms
+
     machine = _Machine()
     try:
         for opcode, argument, _ in pickletools.genops(data):

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Self, cast
 
 import re2
@@ -435,6 +435,7 @@ def _check(rule: Rule) -> _Check:
     return rule, which_of(*patterns) if patterns else None, wanted, rule.groups, rule.bare
 
 
+@cache
 def rule_book(folder: pathlib.Path | None = None) -> RuleBook:
     """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
     shipped = SHIPPED_DATA / "runbooks" / "triage"

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from signal import Signals
@@ -58,7 +57,7 @@ from vdbg_env.evidence.python_text import (
 )
 from vdbg_env.evidence.sanitizer import SanitizerReport, parse_sanitizer, sanitizer_findings
 from vdbg_env.evidence.system import driver_findings, memory_kill_findings, read_driver_progress
-from vdbg_env.evidence.triage_rules import OF_A_PEER, RuleBook, rule_book
+from vdbg_env.evidence.triage_rules import OF_A_PEER, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence, Sighting
 from vdbg_env.evidence.triage_verdict import RootCause, Triage, judge
 from vdbg_env.run.library import BuiltinContext, BuiltinResult, RecordedOutput, builtin
@@ -291,9 +290,9 @@ def _verdict(context: BuiltinContext) -> Triage | None:
         ranks = [seen for seen in context.observations if seen.attempt == attempt and not _ended_by_us(seen)]
         logs = [log for seen in ranks for log in _evidence(context, seen)]
         if any(not seen.went_well for seen in ranks) or any(log.cascades for log in logs):
-            verdict = judge(logs, _book())
+            verdict = judge(logs, rule_book())
             return _of_first_failure(context, ranks) or verdict if verdict.failure.name == OF_A_PEER else verdict
-        if context.parameters.get("orderly") and _is_lasting(verdict := judge(logs, _book())):
+        if context.parameters.get("orderly") and _is_lasting(verdict := judge(logs, rule_book())):
             return verdict
     return None
 
@@ -331,7 +330,7 @@ def _of_first_failure(context: BuiltinContext, ranks: Sequence[Observation]) -> 
     first = first_failure(ranks)
     if first is None or len(ranks) == 1 or is_victim(first):
         return None
-    verdict = judge(list(_evidence(context, first)), _book())
+    verdict = judge(list(_evidence(context, first)), rule_book())
     return verdict if verdict.failed and verdict.root_cause and verdict.failure.name != OF_A_PEER else None
 
 
@@ -340,17 +339,12 @@ def _ended_by_us(seen: Observation) -> bool:
     return seen.ended.by in _OURS and not (seen.ended.by is EndedBy.MATCH and _FAILURE in seen.matched)
 
 
-@cache
-def _book() -> RuleBook:
-    return rule_book()
-
-
 def _evidence(context: BuiltinContext, seen: Observation) -> Iterator[LogEvidence]:
     """Yield what each log of one rank shows; a stream that was not kept is left out."""
     for name in _LOGS:
         path = context.files.inside(f"{seen.directory}/{name}")
         if context.files.exists(path):
-            classifier = LogClassifier(_book(), f"{seen.directory}/{name}")
+            classifier = LogClassifier(rule_book(), f"{seen.directory}/{name}")
             chunks = context.files.chunks(path)
             for chunk in _of_the_workload(chunks, seen) if name == _KERNEL_LOG else chunks:
                 classifier.feed(chunk)
