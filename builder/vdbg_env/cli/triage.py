@@ -61,7 +61,7 @@ def triage_command(
       vdbg-env triage --run server.log -- vllm serve Qwen/Qwen3-32B
 
     Exit status: 3 the logs show a failure, of the GPU or not; 0 they show work and no failure; 4 neither, or
-    only a guess; 2 a log cannot be read.
+    a guess, with a confidence below 50%; 2 a log cannot be read.
     """
     from vdbg_env.crash.triage import triage_json, triage_logs, triage_text
 

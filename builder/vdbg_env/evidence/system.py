@@ -32,6 +32,8 @@ _DRAIN = "take the GPU out of service, reset it when idle, and run dcgmi diag -r
 _LINK = "see the peer GPU's Xid and nvidia-smi nvlink -e; check the fabric"
 _NVLINK_UNITS = {144: "SAW", 145: "RLW", 146: "TLW", 147: "TREX", 148: "NVLPW_CTRL", 149: "NETIR", 150: "MSE"}
 
+_COMPARE = NextStep("compare the time of the line (dmesg -T) with that of this run's failure")
+
 # What Xid 154 says the GPU needs, with what to do about it.
 _MORE_MEMORY = NextStep("raise the memory limit of the container, or load the model with less host memory")
 RECOVERY_ACTIONS = {
@@ -264,11 +266,12 @@ def split_at(text: str, boot_s: float) -> tuple[str, str]:
 
 
 def kernel_log_findings(
-    log: KernelLog, owner: OwnerOf = lambda _: ((), None), *, numbers_known: bool = True
+    log: KernelLog, owner: OwnerOf = lambda _: ((), None), *, numbers_known: bool = True, others: bool = False
 ) -> tuple[Finding, ...]:
     """Return one finding per distinct Xid and GPU, then the rest; `owner` says whose memory its address is.
 
-    Without `numbers_known` the log counts processes otherwise than the run, as outside of a container.
+    Without `numbers_known` the log counts processes otherwise than the run, as outside of a container. With `others` it
+    has lines of programs of other runs too, so one that names no process may be theirs.
     A follow-up is left out if its cause is there, except for one that says what recovery the GPU needs.
     """
     seen: dict[tuple[int, str, int | None], Xid] = {}
@@ -283,7 +286,7 @@ def kernel_log_findings(
     findings = []
     for xid in causes:
         lines, document = owner(xid)
-        findings.append(replace(_xid_finding(xid, numbers_known), why=lines, owner=document))
+        findings.append(replace(_xid_finding(xid, numbers_known, others), why=lines, owner=document))
     findings += [
         Finding(
             rule="kernel-log-driver-error",
@@ -311,13 +314,16 @@ def kernel_log_findings(
     return tuple(findings)
 
 
-def _xid_finding(xid: Xid, numbers_known: bool) -> Finding:
+def _xid_finding(xid: Xid, numbers_known: bool, others: bool) -> Finding:
     meaning = xid.meaning
     who = f" of process {xid.pid} ({xid.process})" if xid.pid else ""
     # About any program of the GPU, it may be: what the workload itself says goes before it.
     anyones = xid.severity in {"software", "follow-up"} and not (xid.pid and numbers_known)
     if xid.pid and anyones:
         who += ", in this run or another: process numbers are not comparable here"
+    unclaimed = anyones and others and not xid.pid
+    if unclaimed:
+        who = ", which names no process and may be of another program that faulted at the time"
     fault = f", {xid.fault}{f' at {xid.address:#x}' if xid.address is not None else ''}" if xid.fault else ""
     if xid.nvlink:
         fatal = "fatal" if xid.nvlink.fatal else "not fatal"
@@ -327,11 +333,11 @@ def _xid_finding(xid: Xid, numbers_known: bool) -> Finding:
     instance = f" GPU instance {xid.instance}" if xid.instance is not None else ""
     return Finding(
         rule=f"xid-{xid.code}",
-        level=Level.WARNING if xid.severity == "follow-up" else Level.ERROR,
+        level=Level.WARNING if xid.severity == "follow-up" or unclaimed else Level.ERROR,
         message=f"Xid {xid.code} on {xid.bus}{instance}{who}: {meaning.name}{fault}",
         how_known=HowKnown.KERNEL_LOG,
-        confidence=0.9 if xid.severity == "hardware" else 0.6 if anyones else 0.8,
-        next_step=NextStep(RECOVERY_ACTIONS.get(xid.recovery or "", meaning.action)),
+        confidence=0.9 if xid.severity == "hardware" else 0.4 if unclaimed else 0.6 if anyones else 0.8,
+        next_step=_COMPARE if unclaimed else NextStep(RECOVERY_ACTIONS.get(xid.recovery or "", meaning.action)),
     )
 
 

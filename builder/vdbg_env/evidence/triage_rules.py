@@ -27,7 +27,7 @@ OF_A_PEER = "nccl-failure"  # ranks whose peer has died say so, each of them
 
 Role = Literal[
     "root", "messenger", "stall", "exception", "cascade", "victim", "shutdown", "ready", "begin", "progress", "well",
-    "dismiss", "ignored", "detail", "setting",
+    "dismiss", "ignored", "detail", "setting", "core",
 ]  # fmt: skip
 
 _OPTIONS = re2.Options()

@@ -343,6 +343,7 @@ _LEAD = 60  # characters before the words that a rule was met by, in the excerpt
 MAX_PER_RULE = 64
 MAX_LOOKS = 32  # for the time of a line that has none, in one log
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
+MAX_CORES = 8  # cores of GPUs that one log names
 FIRST_CLUES, LAST_CLUES = 64, 192
 DETAIL_LINES = 15
 TRACEBACK = 250  # lines of a process around its death that hold the traceback
@@ -368,6 +369,10 @@ CODE = re.compile(
     r"^Traceback \(most recent call last\):$|"
     r"^\s*(?:-+> ?)?(?:\[?\d+\]?(?:\(\S+\))? +)?(?:raise \w|except \w|msg = |f?\"|warnings\.warn\()"
 )
+
+_OF_THE_KERNEL = re.compile(
+    rb"(?:<\d{1,3}>)?\[[ \d]*\.\d+\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d: ]+\]|.{0,200}? kernel: "
+).match
 
 _EVIDENCE = {"root", "messenger", "stall", "exception"}
 _COUNTED = {*_EVIDENCE, "cascade", "victim"}
@@ -424,8 +429,9 @@ class LogEvidence:
     run continued after. `stopped` is the first line of the shutdown. `last` is the number of its last line that is not
     blank, `calm` that of the last one of level INFO, 0 where none of the last lines is. `rank` is that of its name.
 
-    `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's. `clues` are
-    lines that no rule knows, and that have a word of an error: the first of them and the last.
+    `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's, `cores`
+    are the files into which GPU cores were written. `of_the_kernel`: its last lines are all of the kernel's log.
+    `clues` are lines that no rule knows, and that have a word of an error: the first of them and the last.
     """
 
     file: str
@@ -443,6 +449,8 @@ class LogEvidence:
     survived: int = 0
     settings: tuple[str, ...] = ()
     release: str | None = None
+    cores: tuple[str, ...] = ()
+    of_the_kernel: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -492,6 +500,7 @@ class LogClassifier:
     _work: tuple[int, str] | None = None
     _settings: dict[str, None] = field(default_factory=dict)
     _release: str | None = None
+    _cores: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         frequent = [literal for rule in self.book.scanned if rule.role in _HEALTH for literal in rule.literals]
@@ -534,6 +543,8 @@ class LogClassifier:
             survived=self._survived,
             settings=tuple(self._settings),
             release=self._release,
+            cores=tuple(self._cores),
+            of_the_kernel=bool(last) and all(_OF_THE_KERNEL(line) for _, line in last),
         )
 
     def _wanted(self) -> frozenset[str]:
@@ -645,7 +656,9 @@ class LogClassifier:
                 self._detail(self._sighting(rule, groups, candidate, line), candidate, line)
             case "setting" if "names" in groups and len(self._settings) < MAX_SETTINGS:
                 self._settings[groups["names"]] = None
-            case "setting" | "dismiss" | "stall":
+            case "core" if len(self._cores) < MAX_CORES:
+                self._cores[groups["core"].strip()] = None
+            case "setting" | "dismiss" | "stall" | "core":
                 pass
 
     def _sighting(self, rule: Rule, groups: Mapping[str, str], candidate: Candidate, line: LogLine) -> Sighting:

@@ -15,11 +15,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from vdbg_env.common.console import counted
+from vdbg_env.common.errors import quoted
 from vdbg_env.evidence.finding import NO_FAILURE, UNKNOWN, HowKnown
 from vdbg_env.evidence.log_line import LogLine, decode, depth_of, unwrap
 from vdbg_env.evidence.triage_rules import OF_A_PEER, FailureClass, Remedy, RuleBook, rate
 from vdbg_env.evidence.triage_scan import (
     CODE,
+    MAX_CORES,
     MAX_TEXT,
     REQUEST,
     TELLING,
@@ -49,6 +51,7 @@ _GONE = re.compile(
 _SIGNAL = re.compile(r"\b(?:(SIGTERM|KeyboardInterrupt: terminated)|SIGINT|KeyboardInterrupt)\b")
 _SKEW = 5  # seconds by which an effect may seem to come before its cause: clocks differ, and lines are written late
 _BEGUN = "gpu-coredump-begun"
+_NAMES_A_PROCESS = re.compile(r"\bpid[=: ]'?\d").search
 _LATER = 60  # seconds after which an exception no longer explains that peers complain
 _STAMP = re.compile(
     r"(?:(?:(\d{4})[-/])?(\d\d)[-/](\d\d)|([A-Z][a-z]{2}) ([ \d]\d))[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
@@ -160,6 +163,40 @@ class Triage:
 
 def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     """Weigh the evidence of all logs of one run; never raises, whatever the logs contain."""
+    return _with_cores(_of_this_run(_judged(logs, book), book))
+
+
+def _of_this_run(found: Triage, book: RuleBook) -> Triage:
+    """Doubt a line of the kernel's log that names no process, where nothing else says that this run failed.
+
+    That log is the whole machine's. A fault of the GPU itself concerns all its programs, and a log of the kernel alone
+    was asked about.
+    """
+    root = found.root_cause
+    if root is None or root.how_known != HowKnown.KERNEL_LOG.value or _NAMES_A_PROCESS(root.text):
+        return found
+    if any(one.id == root.rule and one.hardware for one in book.rules):
+        return found
+    others = any(
+        s.rule.how_known is not HowKnown.KERNEL_LOG and not s.weak for log in found.logs for s in log.sightings
+    )
+    if others or _deaths(found.logs) or all(log.of_the_kernel for log in found.logs):
+        return found
+    doubt = "the line names no process, and nothing else says that this run failed: it may be another program's"
+    return replace(found, confidence=min(found.confidence, _WENT_ON), notes=(doubt, *found.notes))
+
+
+def _with_cores(found: Triage) -> Triage:
+    """Name the command that reads the GPU cores which the logs say were written."""
+    cores = list(dict.fromkeys(core for log in found.logs for core in log.cores))[:MAX_CORES]
+    if not cores:
+        return found
+    read = f"vdbg-env core {' '.join(map(quoted, cores))}"
+    return replace(found, fix=f"{read}; then {found.fix}" if found.fix else read)
+
+
+def _judged(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
+    """Weigh the evidence by its own lines alone."""
     classes = book.classes
     seen, times, placed = _in_order(logs)
     late = [s for s in seen if s.exiting and _is_late(s, classes)]

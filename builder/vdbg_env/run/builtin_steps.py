@@ -582,7 +582,7 @@ def _kernel_log(
     own = (x for x in log.xids if x not in foreign)
     whole = replace(log, xids=(*lasting, *own), driver_errors=(*earlier.driver_errors, *log.driver_errors))
     return {"xids": [xid.code for xid in (*earlier.xids, *log.xids)]}, kernel_log_findings(
-        whole, owner, numbers_known=ours is not None
+        whole, owner, numbers_known=ours is not None, others=bool(foreign)
     )
 
 

@@ -17,7 +17,7 @@ from tests.support import reports
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.common.programs import Completed
 from vdbg_env.crash.files import BinaryFile, CoreFiles
-from vdbg_env.evidence.finding import Artifact, Death, Ended, EndedBy, Observation
+from vdbg_env.evidence.finding import Artifact, Death, Ended, EndedBy, Level, Observation
 from vdbg_env.record.progress import Progress
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.report.pages import write_report
@@ -344,6 +344,21 @@ def test_an_xid_of_a_program_that_the_run_did_not_start_is_no_finding_of_it(
     told = "of no process that was seen in this run: Xid 31 of launch (3986) on 0000:00:06, GPU memory page fault"
     assert any(told in note for note in result.notes) is (led_by == "(python3)")
     assert result.results["xids"] == [31, 31, 48]
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_an_xid_without_a_process_beside_another_programs_is_a_doubt(bench: Bench, beside: bool) -> None:
+    folder = bench.directory / "steps" / "guarded" / "1" / "localhost-0"
+    folder.mkdir(parents=True)
+    (folder / "supervisor.json").write_text(json.dumps({"state": "armed", "pid_namespace": 0xEFFFFFFC}) + "\n")
+    (folder / "processes.txt").write_text(f"{boot_id()}\n4256 7756\n")
+    lines = ["[100.1] NVRM: Xid (PCI:0000:00:06): 31, Ch 00000019"]
+    lines += ["[100.2] NVRM: Xid (PCI:0000:00:06): 31, pid=3986, name=launch, Ch 00000019"] * beside
+    bench.programs = Programs({"dmesg": "\n".join(lines)})
+    (found,) = bench.use("gpu-health").findings
+    level, confidence = (Level.WARNING, 0.4) if beside else (Level.ERROR, 0.6)
+    assert (found.rule, found.level, found.confidence) == ("xid-31", level, confidence)
+    assert ("may be of another program" in found.message) is beside
 
 
 @pytest.mark.parametrize("namespace", [0xEFFFFFFC, 4026532200])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.triage import triage_bytes
+from tests.support.triage import shipped, triage_bytes
 
 PREFIX = "(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:1] "
 XID = "[  812.500000] NVRM: Xid (PCI:0000:3b:00): "
@@ -192,6 +192,54 @@ def test_an_optional_part_of_vllm_that_is_left_out_is_still_no_failure() -> None
         b"WARNING 11-03 23:14:03 [x.py:1] Failed to import from vllm._flashmla_C with ImportError('undefined symbol')\n"
     )
     assert triage_bytes(line).failure.name == "unknown"
+
+
+@pytest.mark.parametrize("number", range(1, 230))
+def test_each_xid_is_the_drivers_and_met_by_one_rule(number: int) -> None:
+    verdict = triage_bytes(f"{XID}{number}, pid=71, name=python3, error: it failed\n".encode())
+    assert verdict.root_cause is not None
+    assert verdict.root_cause.rule.startswith("xid-")
+    assert verdict.failure.name != "not-a-gpu-failure"
+    line = f"{XID}{number}, pid=71"
+    assert [rule.id for rule, _ in shipped().met_by(line, line)] == [verdict.root_cause.rule]
+
+
+@pytest.mark.parametrize(
+    ("number", "failed"),
+    [
+        *((number, True) for number in (43, 48, 64, 74, 79, 94, 95, 119, 120, 140, 143)),
+        *((number, None) for number in (63, 92, 106, 154, 222)),
+    ],
+)
+def test_an_xid_after_which_a_program_continues_is_a_guess(number: int, failed: bool | None) -> None:
+    assert triage_bytes(f"{XID}{number}, pid=71, name=python3, Ch 1\n".encode()).failed is failed
+
+
+def test_an_xid_without_a_process_is_doubted_unless_something_says_that_the_run_failed() -> None:
+    line = f"{XID}31, Ch 0000000b, engmask 00000120, intr 10000000\n"
+    around = f"step 1\n{line}step 2\n"
+    doubted = triage_bytes(around.encode())
+    assert (doubted.failure.name, doubted.failed) == ("illegal-memory-access", None)
+    assert "names no process" in doubted.notes[0]
+    for tied in (
+        line,  # the log of the kernel alone
+        around.replace("31, Ch", "31, pid=71, name=python3, Ch"),
+        around + "RuntimeError: CUDA error: an illegal memory access was encountered\n",
+        around + PREFIX + "EngineCore failed to start.\n",
+    ):
+        assert triage_bytes(tied.encode()).failed is True
+    assert triage_bytes(around.replace(" 31,", " 79,").encode()).failed is True  # whoever used it
+
+
+def test_the_core_that_the_driver_wrote_is_what_to_read_next() -> None:
+    said = "[00:40:46.806153] coredump: "
+    log = f"{said}Detected an exception of type CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS (14)\n"
+    for rank in (0, 1, 1):
+        log += f"(Worker pid=7) {said}Writing ELF file to /tmp/my cores/core.{rank}\n"
+    assert triage_bytes(log.encode()).fix == "vdbg-env core '/tmp/my cores/core.0' '/tmp/my cores/core.1'"
+    full = triage_bytes(f"{said}Writing ELF file to /tmp/c\nOSError: [Errno 28] No space left on device\n".encode())
+    assert full.fix is not None
+    assert full.fix.startswith("vdbg-env core /tmp/c; then `df -h`")
 
 
 def test_a_sanitizer_that_found_nothing_is_a_sign_of_health() -> None:
