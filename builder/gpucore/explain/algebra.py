@@ -27,7 +27,7 @@ _MOST_PRODUCTS: Final = 400
 _MOST_FACTORS: Final = 8
 _MOST_ROUNDS: Final = 40
 _DEEPEST: Final = 100
-_KEPT: Final = 50_000  # results of the functions that are asked for the same polynomials again and again
+KEPT: Final = 50_000  # results of the functions that are asked for the same polynomials again and again
 
 # The largest values of what the hardware bounds. Every other 32-bit atom may have any value.
 _SPECIAL_MOST: Final = {
@@ -276,13 +276,13 @@ def _largest_sum(p: Poly) -> int:
     return total
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def fits(p: Poly) -> bool:
     """Say whether a 32-bit sum cannot wrap: it is then the sum of its zero-extended atoms."""
     return _largest_sum(p) <= MASK32
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def most(p: Poly) -> int:
     """Return an upper bound of the value."""
     return min(_largest_sum(p), MASK32 if p.bits == 32 else MASK64)
@@ -313,13 +313,13 @@ def _signed(c: int) -> int:
     return c - TWO32 if c >> 31 else c
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def extend(p: Poly) -> Poly:
     """Return the same sum over extended atoms: equal modulo 2^32."""
     return Poly({m: _signed(c) for m, c in p.terms.items()}, 64)
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def zx(p: Poly) -> Poly:
     """Zero-extend."""
     if p.constant is not None:
@@ -331,7 +331,7 @@ def zx(p: Poly) -> Poly:
     return of(atom("zx", p, bits=64))
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def sign(p: Poly) -> Poly:
     """Return 0xffffffff for a negative 32-bit value, else 0."""
     if p.constant is not None:
@@ -348,7 +348,7 @@ def sx(p: Poly) -> Poly:
     return zx(p) + lift(sign(p))
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def lo(p: Poly) -> Poly:
     """Return the lower 32 bits."""
     plain: dict[Monomial, int] = {}
@@ -380,13 +380,13 @@ def pair(low: Poly, high: Poly) -> Poly:
     return norm(zx(low) + lift(high))
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def lift(p: Poly) -> Poly:
     """Return 2^32 times a 32-bit value."""
     return norm(extend(p) * TWO32)
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def hi(p: Poly) -> Poly:
     """Return the upper 32 bits."""
     p = norm(p)
@@ -423,7 +423,7 @@ def carry(parts: Iterable[tuple[Poly, bool]]) -> Poly:
 _HALVED: Final = {"hi", "carry"}
 
 
-@lru_cache(_KEPT)
+@lru_cache(KEPT)
 def norm(p: Poly) -> Poly:
     """Apply the identities to what has a factor of 2^32 until nothing changes."""
     for _ in range(_MOST_ROUNDS):

@@ -68,7 +68,7 @@ from gpucore.sass import definitions
 
 Node: TypeAlias = Poly | Atom
 _MOST_LOADS: Final = 24
-_MOST_LOOPS: Final = 24
+_MOST_LOOPS: Final = 64
 _MOST_GUARDS: Final = 4
 _MOST_GUARDED: Final = 100
 
@@ -119,8 +119,10 @@ class Legend:
         """Number the leaves of formulas, and those of the addresses and loops that these lead to."""
         seen = self._seen
         while todo:
-            for a in inside(todo.pop(0)):
-                if a in seen:
+            atoms = inside(todo.pop(0))
+            halves = {x for a in atoms if a.kind == "wide" for x in a.args if isinstance(x, Atom) and x.kind == "phi"}
+            for a in atoms:
+                if a in seen or a in halves:
                     continue
                 seen.add(a)
                 if a.kind == "load" and isinstance(a.args[0], int) and a.args[0] not in self.loads:
@@ -199,7 +201,15 @@ class Legend:
             return {"loaded": self.loads[n].number, "bytes": [4 * word, 4 * (word + words)], "bits": bits}
         if low.kind == "entry":
             return {"entry": f"{low.args[0]}{low.args[1]}", "bits": bits}
+        variable = self.variable_of(low)
+        if variable is not None and words == 1:
+            half = "low" if variable.leaf.args[0] is low else "high"
+            return {"op": half, "bits": 32, "args": [{"loop": variable.number, "bits": 64}]}
         return self._opaque(low, bits)
+
+    def variable_of(self, a: Atom) -> LoopValue | None:
+        """Return the loop variable of two words that an atom is a word of."""
+        return next((found for x, found in self.loops.items() if x.kind == "wide" and a in x.args), None)
 
     def _opaque(self, a: Atom, bits: int) -> Json:
         tree: Json = {"opaque": self.opcode_of(a), "bits": bits}
@@ -480,11 +490,12 @@ class Words:
 
     def _loop(self, a: Atom) -> str:
         found = self.legend.loops.get(a)
-        if found is None:  # a word of a variable of two
-            found = next((x for key, x in self.legend.loops.items() if a in key.args), None)
+        if found is not None:
+            return f"turn{found.number + 1}" if a.kind == "turn" else f"loop{found.number + 1}"
+        found = self.legend.variable_of(a)
         if found is None:
             return "loop"
-        return f"turn{found.number + 1}" if a.kind == "turn" else f"loop{found.number + 1}"
+        return f"{'lower' if found.leaf.args[0] is a else 'upper'}32(loop{found.number + 1})"
 
     def _of_sign(self, a: Atom) -> str | None:
         """Return the 64-bit value whose upper word is compared with 0."""

@@ -7,11 +7,13 @@ their arguments and values, are documented once, in `gpucore.explain.evaluate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from itertools import product
 from typing import Final, TypeAlias
 
 from gpucore.explain.algebra import (
     FOLDS_OF_SELECT64,
+    KEPT,
     MASK32,
     ONES,
     ZERO,
@@ -88,6 +90,9 @@ def _bitwise(kind: str, a: Poly, b: Poly) -> Poly:
     if a == b:
         return ZERO if kind == "xor" else a
     if kind == "and" and mask is not None:
+        a = low_bits(a, mask.bit_length())
+        if a.constant is not None:
+            return constant(a.constant & mask)
         if all(len(m) == 1 and m[0].most == 1 and c & c - 1 == 0 for m, c in a.terms.items()):
             return a.where(lambda c: c & mask != 0)  # a word of flags
         if mask & (mask + 1) == 0 and most(a) <= mask and fits(a):
@@ -240,12 +245,45 @@ def extend_field(value: Poly, bits: Poly, negative: bool) -> Poly:
         return value
     if not width:
         return ZERO
-    mask = (1 << width) - 1
     if not negative:
-        return bit_and(value, constant(mask))
+        return bit_and(value, constant((1 << width) - 1))
+    value = low_bits(value, width)
     if value.constant is not None:
         return constant(signed(value.constant, width))
     return value if fits(value) and most(value) < 1 << (width - 1) else leaf("sgxt", value, bits)
+
+
+@lru_cache(KEPT)
+def low_bits(p: Poly, width: int) -> Poly:
+    """Return a value that has the same lowest bits, without what only the bits above come from."""
+    out = ZERO
+    for m, c in p.terms.items():
+        zeros = (c & -c).bit_length() - 1
+        if zeros < width:
+            of_term = _low_bits_of(m[0], width - zeros) if len(m) == 1 else Poly({m: 1}, 32)
+            out = out + of_term * c
+    return out
+
+
+def _low_bits_of(a: Atom, width: int) -> Poly:
+    first, second = a.args[0] if a.args else None, a.args[1] if len(a.args) > 1 else None
+    if a.kind == "select" and isinstance(first, Atom):
+        sides = [low_bits(x, width) for x in a.args[1:] if isinstance(x, Poly)]
+        return select(first, *sides)
+    if isinstance(first, Poly) and isinstance(second, Poly) and second.constant is not None:
+        number, ones = second.constant, (1 << width) - 1
+        if a.kind == "and" and number & ones in (0, ones):
+            return low_bits(first, width) if number & ones else ZERO
+        if a.kind == "sgxt" and number >= width:
+            return low_bits(first, width)
+        if a.kind == "prmt" and isinstance(a.args[2], Poly):
+            taken = [_permuted(number >> 4 * k & 15, first, a.args[2]) for k in range((width + 7) // 8)]
+            if all(isinstance(x, int) for x in taken):
+                return constant(sum(x << 8 * k for k, x in enumerate(taken) if isinstance(x, int)))
+            whole = taken[0][0] if isinstance(taken[0], tuple) else None
+            if whole is not None and all(x == (whole, k, False) for k, x in enumerate(taken)):
+                return low_bits(whole, width)
+    return of(a)
 
 
 def mask_of_bits(first: Poly, count: Poly, wraps: bool) -> Poly | None:

@@ -26,6 +26,7 @@ from gpucore.explain.algebra import (
     lo,
     of,
     pair,
+    split_by,
 )
 from gpucore.explain.code import ENTRY, Code, Resource, Routine, Site
 from gpucore.explain.semantics import compute
@@ -552,12 +553,14 @@ class Slice:
         steps: list[Poly] = []
         others: list[Poly] = []
         for value in dict.fromkeys(turns):
-            step = value - me
-            (others if a in inside(step) or any(h in inside(step) for h in halves) else steps).append(step)
-        if not any(step.terms for step in (*steps, *others)):  # it never changes
+            step = _step(value, me, {a, *halves})
+            if step is None:
+                others.append(value)
+            else:
+                steps.append(step)
+        steps = list(dict.fromkeys(steps))
+        if not others and not any(step.terms for step in steps):  # it never changes
             steps.clear()
-        if others:
-            others = [s + me for s in others]
         body = self.code.loops.get(block, frozenset())
         fixed = not others and all(self.is_fixed(x, body) for s in steps for x in inside(s))
         return Loop(block, tuple(dict.fromkeys(starts)), tuple(dict.fromkeys(steps)), tuple(others), fixed)
@@ -658,6 +661,27 @@ class Slice:
             site = a.args[0]
             return isinstance(site, tuple) and self.code.block_of(site[0]) not in body
         return True
+
+
+def _step(value: Poly, me: Poly, words: set[Atom]) -> Poly | None:
+    """Return what a turn adds to a loop's variable, whose atoms are `words`; None where that depends on the variable.
+
+    A choice of two sums that both have the variable is a choice of what is added.
+    """
+    step = value - me
+    if words.isdisjoint(inside(step)):
+        return step
+    for x in value.atoms() if value.bits == 32 else ():
+        split = split_by(value, x) if x.kind == "select" else None
+        if split is None or split[0].constant != 1:
+            continue
+        condition, first, second = x.args
+        assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        if words.isdisjoint(inside(of(condition, 32))):
+            a, b = (_step(side + split[1], me, words) for side in (first, second))
+            if a is not None and b is not None:
+                return op.select(condition, a, b)
+    return None
 
 
 def _is_predicate(r: Resource) -> bool:

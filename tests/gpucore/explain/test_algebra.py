@@ -156,6 +156,18 @@ def test_four_copies_of_a_sign_are_a_number_or_its_complement(byte: int, value: 
     assert Values(lambda _: value).of(formula) == (MASK32 if value >> 8 * byte + 7 & 1 else 0)
 
 
+@given(words, st.integers(0, 1))
+def test_what_only_the_upper_bits_come_from_is_no_part_of_the_lower_ones(value: int, chosen: int) -> None:
+    x, condition = LEAVES[2], op.compare("NE", LEAVES[0], constant(0), True)
+    assert condition is not None
+    kept = op.select(condition, op.bit_and(x, constant(0xFFFF0000)), op.permute(x, constant(0x3254), constant(1)))
+    flag = op.extend_field(kept, constant(16), True)
+    byte = op.bit_and(op.select(condition, kept, x), constant(0xFF))
+    assert flag == op.select(condition, constant(0), constant(1))
+    values = Values(lambda a: chosen if a.kind == "special" else value)
+    assert [values.of(p) for p in (flag, byte)] == [1 - chosen, 0 if chosen else value & 0xFF]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from([0, 1, 2, 3]), st.integers(1, 31), st.lists(words, min_size=6, max_size=6), st.booleans())
 def test_a_shift_in_halves_is_a_product(which: int, by: int, leaves: list[int], sign_extended: bool) -> None:

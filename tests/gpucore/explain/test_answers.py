@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from gpucore.core_reader import CoreSections, read_core
 from gpucore.explain import Program, Why, explain_place, explain_wait, wait_json, wait_text, why_json, why_text
 from gpucore.explain import operations as op
 from gpucore.explain.address import access_of
-from gpucore.explain.algebra import Atom, Poly, atom, constant, inside, leaf, of, zx
+from gpucore.explain.algebra import ZERO64, Atom, Poly, atom, constant, inside, leaf, of, zx
 from gpucore.explain.code import Code, Routine
 from gpucore.explain.equations import Equations
 from gpucore.explain.evaluate import Unknown, Values
@@ -315,6 +315,40 @@ def test_what_is_too_large_even_in_parts_is_left_out() -> None:
     address = replace(store, formula=index, index=index)
     document = why_json(Why(address, Legend(address)))
     assert (document["formula"], document["in_parts"]) == (None, None)
+
+
+def in_loop(formula: Callable[[int], Poly]) -> Why:
+    """Return the answer for an address that is this formula, given the header of a loop of the kernel."""
+    store = the_access("gather", "STG").address
+    address = replace(store, formula=formula(next(iter(store.slice.code.loops))), bases=(), index=None, guards=())
+    return Why(address, Legend(address))
+
+
+def test_a_word_of_a_loop_variable_of_two_is_published_as_that() -> None:
+    def words(header: int) -> Poly:
+        low, high = (atom("phi", header, "R", n) for n in (60, 61))
+        return of(atom("wide", low, high, bits=64)) + zx(leaf("and", of(low), constant(96))) + zx(of(high)) * 2
+
+    why = in_loop(words)
+    text = json.dumps(why_json(why)["formula"])
+    assert ("opaque" in text, len(why.legend.loops)) == (False, 1)
+    for half in ("low", "high"):
+        assert json.dumps({"op": half, "bits": 32, "args": [{"loop": 0, "bits": 64}]}) in text
+    assert "(lower32(loop1) & 96)" in why_text(why)[1]
+
+
+def test_text_describes_some_of_many_loop_variables_and_json_more() -> None:
+    def sum_of(count: int) -> Why:
+        return in_loop(lambda header: sum((zx(leaf("phi", header, "R", n)) * n for n in range(1, count)), ZERO64))
+
+    why = sum_of(41)
+    described = [line for line in why_text(why) if line.startswith("loop")]
+    assert (len(described), "16 more variables of loops are in the JSON alone" in why_text(why)) == (24, True)
+    document = why_json(why)
+    assert isinstance(document["loops"], list)
+    assert (len(document["loops"]), "opaque" in json.dumps(document["formula"])) == (40, False)
+    assert '{"opaque": "phi", "bits": 32' in json.dumps(why_json(sum_of(81))["formula"])
+    assert not [line for line in why_text(sum_of(25)) if "more variables" in line]
 
 
 def test_answers_of_small_formulas_have_no_parts() -> None:
@@ -910,8 +944,10 @@ def test_a_loop_with_two_ways_in_and_a_condition_that_it_carries_is_known_turn_b
             r0 += p1
             p1 = r0 < 4
         loops = [values.loop(a) for a in (number, flag)]
-        assert [(len(x.starts), len(x.steps), len(x.others)) for x in loops] == [(1, 0, 1)] * 2
-        now = [Values(given_leaf).of(x.others[0] if turn else x.starts[0]) for x in loops]
+        assert [(len(x.starts), len(x.steps), len(x.others)) for x in loops] == [(1, 1, 0), (1, 0, 1)]
+        (grows,), (later,) = loops[0].steps, loops[1].others
+        of = Values(given_leaf).of
+        now = [known[number] + of(grows), of(later)] if turn else [of(x.starts[0]) for x in loops]
         assert now == [r0, p1]
         known.update(zip((number, flag), now, strict=True))
 
@@ -937,6 +973,17 @@ def test_what_ways_through_a_loop_give_is_a_choice_by_its_last_turn(tid: int, le
     found = Values(lambda a: {0x160: least, 0x164: limit}[int(str(a.args[1]))] if a.kind == "bank" else leaves[a.kind])
     assert found.of(value) == (tid if tid >= least else 100 if turns[0] >= limit else turns[0])
     assert [a.kind for a in inside(value) if a.kind == "phi"] == ["phi"]
+
+
+def test_what_is_added_where_a_condition_of_the_variable_itself_holds_is_no_step() -> None:
+    values = kernel_of(
+        ("", "MOV", "R0,RZ"), ("", "ISETP.NE.AND", "P0,PT,R0,0x3,PT"), ("P0", "IADD3", "R0,R0,0x1,RZ"),
+        ("", "ISETP.GE.AND", "P1,PT,R0,c[0x0][0x160],PT"), ("!P1", "BRA", "0x10"), ("", "EXIT", ""),
+    )  # fmt: skip
+    variable = values.register(Register("R", 0), 1).single
+    assert variable is not None
+    loop = values.loop(variable)
+    assert (loop.steps, len(loop.others)) == ((), 1)
 
 
 def test_a_loop_of_which_some_turns_move_nothing_has_no_one_step() -> None:
