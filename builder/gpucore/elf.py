@@ -191,7 +191,7 @@ class Elf:
     def sections_of(self, types: frozenset[int]) -> tuple[Section, ...]:
         """Return the sections of some types and leave the others packed: a core has few tables among many registers."""
         wanted = map(types.__contains__, self.section_types)
-        return tuple(map(self._header, itertools.compress(itertools.count(), wanted)))
+        return tuple(map(self.header, itertools.compress(itertools.count(), wanted)))
 
     @cached_property
     def section_types(self) -> list[int]:
@@ -249,9 +249,9 @@ class Elf:
         if self._names_index >= self.section_count:
             what = f"the name table should be section {self._names_index} of {self.section_count}"
             raise UnreadableBinary(what, offset=62)
-        return bytes(self.contents(self._header(self._names_index)))
+        return bytes(self.contents(self.header(self._names_index)))
 
-    def _header(self, index: int) -> Section:
+    def header(self, index: int) -> Section:
         """Unpack one header without reading all the others."""
         return Section(index, *_SECTION.unpack_from(self.data, self._table + index * self._stride))
 
@@ -276,7 +276,7 @@ class Elf:
         # itself: a section header must point at exactly that place.
         places = set(_occurrences(self.section_names, needle))
         if places:
-            yield from (self._header(n) for n, offset in enumerate(self._name_offsets) if offset in places)
+            yield from (self.header(n) for n, offset in enumerate(self._name_offsets) if offset in places)
 
     @cached_property
     def _name_offsets(self) -> tuple[int, ...]:

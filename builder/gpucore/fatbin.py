@@ -503,7 +503,7 @@ class _Cubins:
         if size <= end - at:
             self._check_that_it_ends(at, size)
             return size
-        if names_follow or not any(elf.sections[0][1:]):  # a whole table of sections starts with an empty row
+        if names_follow or not any(elf.header(0)[1:]):  # a whole table of sections starts with an empty row
             raise UnreadableBinary(f"a damaged cubin: a section ends at {size:#x} of {end - at:#x} bytes", offset=at)
         self._in_vain += elf.section_count
         if self._in_vain > _MOST_IN_VAIN:
