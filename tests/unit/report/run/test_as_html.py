@@ -5,17 +5,21 @@ import dataclasses
 import hashlib
 import json
 import re
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2.sandbox import SandboxedEnvironment
 
 from tests.support import reports
 from tests.support.memory_maps import KEYS, WINDOW, document
 from vdbg_env.common.console import size_text
 from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.crash.memory_map import owner_json, owner_of, read_memory_map
+from vdbg_env.report import pages
 from vdbg_env.report.model import Report, report_document
 from vdbg_env.report.pages import as_html as render
 
@@ -178,3 +182,23 @@ def test_the_ruler_ends_at_an_address_outside_of_every_region(address: int, says
     found = dataclasses.replace(reports.FAULT, address=None, owner=owner)
     ruler = drawn(dataclasses.replace(reports.FULL, findings=(found,)), '<figure class="ruler"', "</figure>")
     assert f"{says} the address" in " ".join("".join(ruler.text).split())
+
+
+def test_the_compiled_page_is_kept_where_that_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def anew(folder: Path) -> str:
+        monkeypatch.setattr(pages, "_BYTECODE", folder)
+        pages._compiled.cache_clear()
+        return page(reports.FULL)
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    made = anew(tmp_path)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert anew(tmp_path / "absent") == made
+    assert anew(tmp_path) == made
+    (kept,) = tmp_path.iterdir()
+    monkeypatch.setattr(SandboxedEnvironment, "compile", None)
+    assert anew(tmp_path) == made
+    monkeypatch.undo()
+    kept.write_bytes(kept.read_bytes()[:-9])
+    assert anew(tmp_path) == made
