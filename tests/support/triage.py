@@ -47,6 +47,7 @@ def shipped() -> RuleBook:
     return rule_book()
 
 
+@cache
 def corpus() -> list[Labelled]:
     return list(_entries())
 
@@ -66,5 +67,5 @@ def triage_bytes(
 
 
 def _entries() -> Iterator[Labelled]:
-    for entry in yaml.safe_load((LOGS / "labels.yaml").read_text())["logs"]:
+    for entry in yaml.load((LOGS / "labels.yaml").read_text(), yaml.CSafeLoader)["logs"]:
         yield Labelled(entry["file"], entry["class"], tuple(entry["root"]), entry["source"])

@@ -107,7 +107,7 @@ def test_a_link_that_takes_the_place_of_a_file_shows_nothing(tmp_path: Path, rac
     with started_agent(inside) as ask:
         swapping.start()
         try:
-            told = [ask(tool, **arguments).text for _ in range(60)]
+            told = [ask(tool, **arguments).text for _ in range(30)]
         finally:
             over.set()
             swapping.join()

@@ -264,7 +264,7 @@ def test_cancelled_calls_stop_reading(endless: Path, mode: str) -> None:
     async def scenario() -> None:
         async with Client(served(endless), mode=mode) as client:
             for _ in range(9):  # more than are read at the same time
-                with anyio.move_on_after(0.5) as scope:
+                with anyio.move_on_after(0.25) as scope:
                     await client.call_tool("triage", {"logs": ["endless.log.gz"]})
                 assert scope.cancelled_caught
             with anyio.fail_after(20):
