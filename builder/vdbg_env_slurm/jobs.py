@@ -136,7 +136,7 @@ def queue_run(
     request: RunbookRequest, *, setup: str, arguments: tuple[str, ...], show_only: bool, say: Callable[[str], None]
 ) -> str:
     """Lint the runbook, queue the job and return its number in words; with `show_only` return its script alone."""
-    Session(request, say).plan()
+    Session(request, say).check("slurm", interactive=False)
     folder = _folder(request)
     no_run_in(RunDirectory(folder), request.runbook)
     asked = request.placement or PlacementRequest()
@@ -170,7 +170,8 @@ def run_in_allocation(request: RunbookRequest, words: tuple[str, ...], say: Call
         known = resumed_placement(head, asked) or asked
         nodes, ranks, asked = known.nodes or part_of(head, "facts", Facts).nodes, known.ranks, known
     else:
-        Session(request, say).plan()  # what is wrong with it is said before it waits
+        at_a_terminal = not request.batch and sys.stdin.isatty() and sys.stderr.isatty()
+        Session(request, say).check("slurm", interactive=at_a_terminal)
     queue = SlurmQueue(Programs())
     flags = queue.allocation_flags(request.runbook, nodes=nodes, ranks=ranks, arguments=asked.arguments)
     gets = f"no allocation here: {shlex.join(flags)} gets one and ends it with the run"

@@ -148,6 +148,13 @@ class Session:
         asked = request.placement or PlacementRequest()
         return replace(plan(runbook, inputs, facts), image=image, ranks=asked.ranks, nodes=asked.nodes)
 
+    def check(self, on: str, *, interactive: bool) -> None:
+        """Raise BadInput for a run that would not begin: what waits in a queue for hours is to know it before."""
+        self.plan()
+        runbook, inputs = prepare(self._request, self._library, self._environment)
+        self._check_requests(runbook, inputs)
+        self._check_attended(runbook, inputs, Facts(on=on, interactive=interactive))
+
     def run(self, view: RunView) -> FinishedRun:
         """Run to the end, keep the report, and return both; raises ToldToStop where the run has not begun yet."""
         if self._request.record:

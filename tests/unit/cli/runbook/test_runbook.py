@@ -366,3 +366,24 @@ def test_no_job_is_queued_for_a_folder_that_has_a_run_nor_for_what_bisects(
     assert f"{here / 'r'} has a run already" in capsys.readouterr().err
     assert run("--on", "slurm", "--submit", "--plan", "--bisect") == 128  # bisecting stops
     assert "leave out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [((), "no one can be asked to send any"), (("-i", "request=gone.jsonl"), "No such file or directory")],
+)
+def test_no_job_waits_in_a_queue_for_a_run_that_would_not_begin(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
+) -> None:
+    (here / "sbatch").write_text(f"#!/bin/sh\ntouch {here}/queued\necho 7\n")
+    (here / "sbatch").chmod(0o755)
+    monkeypatch.setattr(os, "execvp", lambda *_: pytest.fail("salloc waits for nodes"))
+    monkeypatch.setenv("PATH", str(here), prepend=":")
+    begins = ["runbook", "illegal-memory-access", "--on", "slurm", "--nodes", "2", "--batch", *words]
+    for how in ((), ("--submit",), ("--submit", "--plan")):
+        assert main([*begins, *how, "--", "vllm", "serve", "M"]) == 2
+        assert why in capsys.readouterr().err
+    assert not (here / "queued").exists()
+    if not words:
+        assert main([*begins, "-i", "request=synthetic", "--submit", "--", "vllm", "serve", "M"]) == 0
+        assert (here / "queued").exists()
