@@ -269,6 +269,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 _LIBRARY = re.compile(r"/torch/")
 _SAME_SIZE = ("all_reduce", "broadcast")  # of the others, ranks may give different sizes
+_ENDED = ("completed", "")  # a dump whose entries have no state says of none that it is open
 MOST_SHOWN = 4
 
 
@@ -317,6 +318,37 @@ def flight_findings(records: Sequence[FlightRecord]) -> tuple[Finding, ...]:
     return tuple(found for group in groups if (found := _of_group(group, records)))
 
 
+def unfinished_collective(records: Sequence[FlightRecord]) -> tuple[str, SourceFrame | None] | None:
+    """Return, in words, the first collective that did not end on ranks that all entered it, and its line in Python.
+
+    None where all ended. A rank that left no dump may be the one that did not come, and is named.
+    """
+    for group in sorted({group for record in records for group in record.collectives}):
+        open_ones = {
+            record.rank: one
+            for record in records
+            if (one := next((c for c in record.collectives.get(group, ()) if c.state not in _ENDED), None))
+        }
+        if not open_ones:
+            continue
+        first = min(open_ones.values(), key=lambda one: one.number)
+        inside = sorted(rank for rank, one in open_ones.items() if one.number == first.number)
+        who = f"{'rank' if len(inside) == 1 else 'ranks'} {', '.join(map(str, inside[:MOST_SHOWN]))}"
+        more = f" and {len(inside) - MOST_SHOWN} more" if len(inside) > MOST_SHOWN else ""
+        said = (
+            f"process group {group}: {who}{more} entered collective {first.number} ({first.shape}), which did not end"
+        )
+        return said + _without_dump(group, records), first.frame
+    return None
+
+
+def _without_dump(group: str, records: Sequence[FlightRecord]) -> str:
+    members = {rank for record in records for rank in record.members.get(group, ())}
+    silent = sorted(members - {record.rank for record in records})
+    more = f" and {len(silent) - MOST_SHOWN} more" if len(silent) > MOST_SHOWN else ""
+    return f"; no dump of rank {', '.join(map(str, silent[:MOST_SHOWN]))}{more}" if silent else ""
+
+
 def _of_group(group: str, records: Sequence[FlightRecord]) -> Finding | None:
     members = {rank for record in records for rank in record.members.get(group, ())}
     inside = [record for record in records if group in record.collectives or record.rank in members]
@@ -337,8 +369,7 @@ def _of_group(group: str, records: Sequence[FlightRecord]) -> Finding | None:
     there = f"{len(waiting)} of {len(last)} ranks entered collective {first} ({entered[waiting[0]][first].shape})"
     who = ", ".join(f"rank {rank} (its last is {_last(entered[rank])})" for rank in missing[:MOST_SHOWN])
     more = f", and {len(missing) - MOST_SHOWN} more" if len(missing) > MOST_SHOWN else ""
-    silent = sorted(members - {record.rank for record in records})
-    unknown = f"; no dump of rank {', '.join(map(str, silent[:MOST_SHOWN]))}" if silent else ""
+    unknown = _without_dump(group, records)
     return _finding(f"process group {group}: {there}; missing: {who}{more}{unknown}", entered, first, waiting[0])
 
 

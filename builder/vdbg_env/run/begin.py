@@ -35,7 +35,7 @@ from vdbg_env.run.guarded import Guarded
 from vdbg_env.run.job import StepSettings, gpu_probe, hang_tools
 from vdbg_env.run.library import RunbookLibrary
 from vdbg_env.run.placement import DISK_FLOOR, PlacementRequest, StepPlace, StepPlacement
-from vdbg_env.run.stale import RUNTIMES, installed_versions, workload_libraries, workload_python
+from vdbg_env.run.stale import RUNTIMES, installed_versions, torch_on_disk, workload_libraries, workload_python
 from vdbg_env.runbook import workload
 from vdbg_env.runbook.machine import final_inputs
 from vdbg_env.runbook.model import SYNTHETIC, TOOLS, Runbook, duration_s
@@ -394,10 +394,11 @@ def gather_facts(
 
     Of a replay only this machine is looked at: the workload ran elsewhere. Whether its libraries carry lines is looked
     up where the runbook requires it, for that reads all of them; of an image its label tells. For a step that is to be
-    started at once nothing is looked up.
+    started at once no process is started to look something up.
     """
     if request.at_once:
-        return Facts(data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
+        python_path = place.environment.get("PYTHONPATH", "")
+        return Facts(torch=torch_on_disk(place.programs, argv), data_dir=place.data_dir, python_path=python_path)
     programs, here = place.programs, place.image is None
     gpus, driver = _gpus(programs)
     versions = {} if request.replay else _versions(programs, argv, here=here)

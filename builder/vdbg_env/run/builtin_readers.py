@@ -38,6 +38,7 @@ from vdbg_env.evidence.nccl import (
     parse_nccl_log,
     read_flight_record,
     read_ras,
+    unfinished_collective,
 )
 from vdbg_env.evidence.python_text import (
     FatalError,
@@ -109,9 +110,10 @@ _RANK = re.compile(r"(\d+)$")
     name="flight-recorder",
     version=1,
     role="reader",
-    does="Reads the dumps of PyTorch's flight recorder: which ranks are missing from which collective.",
+    does="Reads the dumps of PyTorch's flight recorder: which ranks are missing from which collective, or which "
+    "one did not end on the ranks that entered it, and its line in Python.",
     parameters={"artifact": "string"},
-    results={"dumps": "int", "missing": "string"},
+    results={"dumps": "int", "missing": "string", "collective": "string", "collective_at": "string"},
 )
 def flight_recorder(context: BuiltinContext) -> BuiltinResult:
     """Read the dump of each rank, whose number ends the file's name, and compare them."""
@@ -125,8 +127,12 @@ def flight_recorder(context: BuiltinContext) -> BuiltinResult:
     if not records:
         return BuiltinResult(notes=tuple(notes))
     findings = flight_findings(records)
-    missing = {"missing": findings[0].message} if findings else {}
-    return BuiltinResult(results={"dumps": len(records), **missing}, findings=findings, notes=tuple(notes))
+    results: dict[str, ResultValue] = {"dumps": len(records)}
+    if findings:
+        results["missing"] = findings[0].message
+    elif waits := unfinished_collective(records):
+        results |= {"collective": waits[0]} | ({"collective_at": str(waits[1])} if waits[1] else {})
+    return BuiltinResult(results=results, findings=findings, notes=tuple(notes))
 
 
 def _bytes(context: BuiltinContext, path: Path) -> bytes:

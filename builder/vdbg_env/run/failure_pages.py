@@ -23,6 +23,7 @@ _TELLING = ("root", "stall")
 _PRODUCTION = "production"  # the label of a runbook that looks into no failure, and waits for one
 _SAYS_SOMETHING = 3  # words of a finding besides what it repeats of the log
 _SAYS_ENOUGH = 20  # characters of a rule's words that are telling even where a pattern narrows them down
+_TORCH = "2.14.0"  # whose names a page has: what a person types is for today's release
 _MOST_SIGNS = 4
 _ASKED = re.compile(r"inputs\.(deep|attach)\b(?! \|\|)")  # a step that only an input asks for
 _FEW = 3  # runbooks: what more of them have is on the index
@@ -57,7 +58,7 @@ def _page(runbook: Runbook) -> FailurePage:
         if (rule.regex is None or len(text) >= _SAYS_ENOUGH) and "`" not in text
     )
     return FailurePage(
-        plan=plan(runbook, _placeholders(runbook), Facts(on="plan", data_dir="runbooks")),
+        plan=plan(runbook, _placeholders(runbook), Facts(on="plan", torch=_TORCH, data_dir="runbooks")),
         signs=tuple(dict.fromkeys(telling))[:_MOST_SIGNS],
         settle=failure.settle if failure else None,
     )

@@ -218,7 +218,8 @@ class Guarded:
 
     def without_the_users(self, invocation: Invocation, environment: Mapping[str, str]) -> Invocation:
         """Return the invocation without what the user has set otherwise: the command runs as it is."""
-        env = {name: value for name, value in invocation.env.items() if name not in environment}
+        theirs = {*environment, *(also for name, also in _ALSO.items() if name in environment)}
+        env = {name: value for name, value in invocation.env.items() if name not in theirs}
         watch = invocation.watch.model_copy(
             update={"output_idle_s": self.settings.hang_after, "gpu_pinned_s": self.settings.hang_after}
         )
@@ -391,11 +392,18 @@ _OFF = {
     "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "0",
     "CUDA_COREDUMP_SHOW_PROGRESS": "0",
     "PYTHONFAULTHANDLER": "",
+    "TORCH_FR_BUFFER_SIZE": "0",
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY": "",
     MEMORY_MAP: "off",
 }
+# By each name that PyTorch 2.8 gave to a variable of before, and the other way round; it prefers its own.
+_RENAMED = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+}
+_ALSO = _RENAMED | {old: new for new, old in _RENAMED.items()}
 _WHY = {
     "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "a GPU core when a kernel faults",
     "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "a GPU core of a hang",
@@ -404,9 +412,11 @@ _WHY = {
     "CUDA_COREDUMP_SHOW_PROGRESS": "the driver says on stderr what it dumps",
     "CUDA_COREDUMP_GENERATION_FLAGS": "what a core leaves out: --core light|default|full",
     "PYTHONFAULTHANDLER": "Python's stacks when a process gets a fatal signal",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "the flight recorder of collectives",
+    "TORCH_FR_BUFFER_SIZE": "the flight recorder of collectives",
+    "TORCH_FR_DUMP_TEMP_FILE": "where it is written",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "the flight recorder of collectives, before PyTorch 2.8",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "written when its watchdog gives up",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "where it is written",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "where it is written, before PyTorch 2.8",
     "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY": "vLLM hands these on to Ray's workers",
     MEMORY_MAP: "where each process with a GPU says which tensor is at which address",
     "PYTHONPATH": "the plug-in that writes it, before your own path",

@@ -266,7 +266,7 @@ def _copy_data(source: int, target: int, size: int, check: Check) -> None:
 
 # What makes a failing process leave more behind, or gives it the time to: it changes no failure.
 _ARMS = re.compile(
-    r"CUDA_COREDUMP_|CUDA_ENABLE_\w*COREDUMP|TORCH_NCCL_|VLLM_RAY_EXTRA_ENV_|VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS$"
+    r"CUDA_COREDUMP_|CUDA_ENABLE_\w*COREDUMP|TORCH_(?:NCCL|FR)_|VLLM_RAY_EXTRA_ENV_|VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS$"
     r"|VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS$"
 )
 

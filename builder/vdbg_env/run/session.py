@@ -63,7 +63,7 @@ from vdbg_env.run.recordings import (
     read_recording,
     write_recording,
 )
-from vdbg_env.run.stale import installed_vllm
+from vdbg_env.run.stale import installed_vllm, torch_on_disk
 from vdbg_env.runbook import machine, workload
 from vdbg_env.runbook.judge import bisect_status
 from vdbg_env.runbook.machine import Plan, final_inputs, plan, unattended, unmet
@@ -144,7 +144,12 @@ class Session:
             place = self._places.here()
             for line in _stale(runbook, inputs, place):
                 self._notice(line)
-            facts = Facts(on="plan", data_dir=place.data_dir, python_path=place.environment.get("PYTHONPATH", ""))
+            facts = Facts(
+                on="plan",
+                torch=torch_on_disk(place.programs, request.argv) if request.at_once else None,
+                data_dir=place.data_dir,
+                python_path=place.environment.get("PYTHONPATH", ""),
+            )
         asked = request.placement or PlacementRequest()
         return replace(plan(runbook, inputs, facts), image=image, ranks=asked.ranks, nodes=asked.nodes)
 

@@ -44,6 +44,8 @@ _ASK_FOLDER = (
 _STARTED_BY = re.compile(
     r"""#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S*python[\d.]*t?)\b|#!.*\n(?:'''|\s*)exec'?\s+"?([^"\s]*python[\d.]*t?)\b"""
 )
+_TORCH_FILE = "python3*/*-packages/torch/version.py"
+_TORCH = re.compile(r"""^__version__ = ['"]([^'"]+)""", re.MULTILINE)
 _RELEASE = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -69,6 +71,17 @@ def installed_versions(programs: ProgramRunner, python: str, packages: Sequence[
     except ValueError:
         raise HostNotAble(f"{python} could not be asked what is installed") from None
     return {str(name): str(version) for name, version in document.items()}
+
+
+def torch_on_disk(programs: ProgramRunner, argv: Sequence[str]) -> str | None:
+    """Return the release of the torch next to the workload's Python, which is not started; None where none is found."""
+    python = workload_python(programs, argv)
+    if python is None:
+        return None
+    prefix = Path(python).parent.parent
+    found = (path for places in ("lib*", "local/lib") for path in sorted(prefix.glob(f"{places}/{_TORCH_FILE}")))
+    said = (_TORCH.search(programs.head(str(path)).decode("utf-8", "replace")) for path in found)
+    return next((one[1] for one in said if one), None)
 
 
 def installed_vllm(programs: ProgramRunner, argv: Sequence[str] = (), *, here: bool = True) -> str | None:

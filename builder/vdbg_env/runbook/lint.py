@@ -155,7 +155,7 @@ def _written(path: Path, number: int, status: str, places: Places) -> Path:
 _RANK = re.compile(r"\$\{\{\s*rank\.")
 # Variables whose value is a file that each process of each rank writes.
 _FILES = re.compile(
-    r"CUDA_COREDUMP_(?:FILE|PIPE)|NCCL_DEBUG_FILE|TORCH_NCCL_DEBUG_INFO_(?:TEMP_FILE|PIPE_FILE)"
+    r"CUDA_COREDUMP_(?:FILE|PIPE)|NCCL_DEBUG_FILE|TORCH_FR_DUMP_TEMP_FILE|TORCH_NCCL_DEBUG_INFO_(?:TEMP_FILE|PIPE_FILE)"
     r"|CU(?:BLAS|DNN)_LOGDEST_DBG|CUBLASLT_LOG_FILE|LOG_FILE"
 )
 # Options of the programs that a command is wrapped in: compute-sanitizer, nsys and ncu, valgrind, strace, gdb.

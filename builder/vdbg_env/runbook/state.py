@@ -256,6 +256,7 @@ _HOST: Names = dict.fromkeys(
     ("on", "nodes", "tools", "gpus", "driver", "cuda", "vllm", "torch", "interactive", "data_dir")
 )
 _WORKLOAD: Names = dict.fromkeys(("kind", "python", "vllm", "command", "ranks", "eager", "argv", "url"))
+_RANK_NAMES: Names = dict.fromkeys(("dir", "number", "host"))
 _ENDED: Names = dict.fromkeys(("by", "code", "signal", "core", "clean"))
 _FIRST_ENDED: Names = {**_ENDED, "rank": None, "host": None, "folder": None}
 _RANKS: Names = dict.fromkeys(("count", "failed", "lost", "hosts"))
@@ -273,7 +274,7 @@ def names_in(runbook: Runbook, step: Step, moment: Moment) -> Names:
         "steps": _OfSteps(runbook.steps, partial(_record_names, runbook)),
     }
     if moment == "before":
-        return here
+        return {**here, "rank": _RANK_NAMES}
     if isinstance(step, Run):
         here["ended"] = _FIRST_ENDED
         here["ranks"] = _RANKS
@@ -323,6 +324,7 @@ def values_before(runbook: Runbook, inputs: Inputs, facts: Facts, trail: Sequenc
         "inputs": dict(inputs),
         "host": _host(facts),
         "workload": _workload(inputs.workload),
+        "rank": {name: f"${{{{ rank.{name} }}}}" for name in _RANK_NAMES},  # `placed` fills them in
         "steps": _OfSteps(runbook.steps, partial(_record, trail)),
     }
 

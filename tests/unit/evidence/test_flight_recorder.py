@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vdbg_env.evidence.nccl import NotPlainData, flight_findings, plain_data, read_flight_record
+from vdbg_env.evidence.nccl import (
+    NotPlainData,
+    flight_findings,
+    plain_data,
+    read_flight_record,
+    unfinished_collective,
+)
 
 FRAMES = [
     {
@@ -77,6 +83,20 @@ def test_a_rank_that_left_no_dump_is_named() -> None:
     front, behind = dump(*BOTH, ranks="[0, 1, 2]"), dump(BOTH[0], ranks="[0, 1, 2]")
     (found,) = messages(front, behind)
     assert found.endswith("missing: rank 1 (its last is 1, all_reduce); no dump of rank 2")
+
+
+def test_the_collective_that_no_rank_finished_is_named_with_its_line() -> None:
+    done = tuple({**one, "state": "completed"} for one in BOTH)
+    waits = entry(3, "all_reduce", [[8]], state="started")
+    alone = [read_flight_record(dump(*done, waits, entry(4, "barrier", []), ranks="[0, 1, 2]"), 0)]
+    said = "process group 0: rank 0 entered collective 3 (all_reduce of 8), which did not end; no dump of rank 1, 2"
+    found = unfinished_collective(alone)
+    assert found and found[0] == said
+    assert str(found[1]).startswith("/src/model.py:41")
+    both = [read_flight_record(dump(*done, waits), rank) for rank in range(2)]
+    found = unfinished_collective(both)
+    assert found and "ranks 0, 1 entered collective 3 (all_reduce of 8), which did not end" in found[0]
+    assert unfinished_collective([read_flight_record(dump(*done), 0)]) is None
 
 
 def test_messages_between_two_ranks_are_no_collective() -> None:

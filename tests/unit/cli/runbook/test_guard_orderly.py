@@ -20,6 +20,8 @@ from tests.unit.evidence.test_flight_recorder import BOTH, dump, entry
 DATA = Path(__file__).parents[3] / "data"
 WATCHDOG = DATA / "nccl_watchdog_h100_torch_2_11.txt"
 RECORD = DATA / "flight_recorder_h100_torch_2_11.pickle"
+COLLECTIVE = "process group 0: rank 0 entered collective 5 (all_reduce of 65536), which did not end"
+LINE = "/home/user/programs/distributed/nccl_________.py:90 in <module>"
 PRINTS = """
 import os, sys, time
 {does}
@@ -53,12 +55,26 @@ def test_a_job_that_is_stopped_after_its_watchdog_gave_up_has_failed(tmp_path: P
     assert "11-27 01:07:18.881818941" in page and "ended well" not in page
 
 
+def test_the_dump_of_a_watchdog_names_the_collective_that_its_log_is_about(tmp_path: Path) -> None:
+    """Both are of one process on an H100."""
+    copies = f"open(os.environ['TORCH_FR_DUMP_TEMP_FILE'] + '0', 'wb').write(open({str(RECORD)!r}, 'rb').read())"
+    _, said, _ = stopped(tmp_path, f"{prints(WATCHDOG)}; {copies}")
+    assert said is not None
+    assert said["found"].startswith(f"processes could not talk to each other: {COLLECTIVE}: ")
+    assert "Watchdog caught collective operation timeout" in said["found"]
+    assert said["location"] == LINE
+    assert said["next"].startswith("vdbg-env runbook nccl-failure --from ")
+
+
 def test_the_dumps_of_a_watchdog_say_that_it_gave_up_and_who_is_missing(tmp_path: Path) -> None:
     """Their log may be lost: a full disk, or in the middle of what the limit keeps."""
     copies = "open(os.environ['TORCH_NCCL_DEBUG_INFO_TEMP_FILE'] + {!r}, 'wb').write(open({!r}, 'rb').read())"
     _, said, _ = stopped(tmp_path, copies.format("0", str(RECORD)))
     assert said is not None
-    assert (said["verdict"], said["found"][:27]) == ("failed", "PyTorch's watchdog gave up ")
+    assert said["verdict"] == "failed"
+    assert said["found"].startswith("PyTorch's watchdog gave up on a collective, and wrote its flight recorder: ")
+    assert said["found"].endswith(COLLECTIVE)
+    assert said["location"] == LINE
     assert said["next"].startswith("vdbg-env runbook nccl-failure --from ")
     ranks = tmp_path / "ranks"
     ranks.mkdir()
