@@ -37,3 +37,11 @@ def test_a_register_that_a_guard_may_not_have_written_counts_where_the_guard_hol
     tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")  # seed 1 loads an index under the guard of the access
     outcome = prove_faults(*tools, tmp_path, 80, range(1, 2), faults=6)
     assert outcome.faults == 6 and outcome.lies == [] and outcome.index == 6
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_where_the_pc_is_too_far_no_register_that_was_not_written_yet_makes_a_fact(tmp_path: Path) -> None:
+    tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")  # seed 5028 loads a pointer into two registers after the access
+    outcome = prove_faults(*tools, tmp_path, 90, range(5028, 5029), faults=6, mutations=10)
+    assert outcome.mutations == 60 and outcome.other_answers == []

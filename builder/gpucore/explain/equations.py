@@ -142,6 +142,12 @@ class Equations:
             passed = [*range(site.at + 1, code.blocks[own][1] + 1), *range(code.blocks[there][0], at)]
         return any(r in (uses(code.instructions[m]) or ()) for m in passed)
 
+    def is_written_after(self, r: Resource, at: int | None) -> bool:
+        """Say whether a register was written between the access and the instruction where a thread stopped."""
+        if at is None or r[0] not in {"R", "UR"}:
+            return False
+        return self._code.definition(r, at) != self._code.definition(r, self._address.instruction)
+
     def contents_of(self, p: Poly) -> frozenset[Atom]:
         """Return every atom in a formula."""
         if p not in self._contents:

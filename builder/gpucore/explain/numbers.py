@@ -751,6 +751,8 @@ class Numbers:
         found = 0
         for r in registers:
             found |= self._bit_of(self._carrier(r, state.lane))
+            if self._equations.is_written_after(r, state.lane.at):
+                found |= self._bit_of((None, ("pc", 0)))  # what tells that it was written is one word for all threads
         return found
 
     def _bit_of(self, carrier: Carrier) -> int:
