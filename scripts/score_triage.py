@@ -64,7 +64,7 @@ WRITTEN_SINCE = frozenset(
     triton-server-started comfyui-started comfyui-prompt-executed deepspeed-rank-ended-well training-completed
     ray-job-succeeded benchmark-counted gtest-passed trained-a-step deepspeed-step
     client-went-away extension-build-failed
-    xid-memory-recorded xid-harmless xid-event xid-engine gpu-core-written
+    xid-memory-recorded xid-harmless xid-event xid-engine gpu-core-written advice-without-a-level
     exception-of-another-language gloo-peer-gone nvcc-refused pool-process-died process-ended-itself
     """.split()  # noqa: SIM905
 )

@@ -187,6 +187,19 @@ def test_a_warning_after_which_nothing_failed_is_shown_and_called_unknown(reason
     assert dead.failure.name == "version-mismatch"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "You are using a model of type a to instantiate a model of type b. This is not supported and can yield errors.",
+        "[transformers] Unrecognized keys in `rope_parameters` for 'rope_type'='default': {'sliding_attention'}",
+        "E0000 00:00:1760469722.892123 4394 cuda_dnn.cc:8579] Unable to register cuDNN factory: one has already been",
+        "I tensorflow/core/util/port.cc:153] You may see slightly different numerical results due to round-off errors",
+    ],
+)
+def test_advice_that_libraries_print_at_every_start_is_no_failure(line: str) -> None:
+    assert triage_bytes(f"loading\n{line}\n".encode()).failure.name == "unknown"
+
+
 def test_an_optional_part_of_vllm_that_is_left_out_is_still_no_failure() -> None:
     line = (
         b"WARNING 11-03 23:14:03 [x.py:1] Failed to import from vllm._flashmla_C with ImportError('undefined symbol')\n"
