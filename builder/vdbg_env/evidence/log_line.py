@@ -85,6 +85,10 @@ _LEVEL = re.compile(
     r"(DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)[ :]\s*"
     r"(?:(\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?) (?:\[[^\]\s]{1,200}:\d+\]|[\w./-]{1,200}:\d+\]) ?)?"
 )
+_HEAD = re.compile(  # of a line of vLLM, up to the bracket that closes its place
+    r"(?:(\([^()]{1,398}\)) )?((DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL) (\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?) "
+    r"\[[^\]\s]{1,200}:\d+)"
+)
 _PLAIN_LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL): {1,8}")
 # What is left of other loggers' lines once their stamp is gone: `- INFO - name: `, `| ERROR    | mod:func:1 - `,
 # `ERROR serialization.py:462 -- `, `ERROR 2025-04-05T00:01:19.2Z `; SGLang's `[2025-01-29 08:52:44 TP7] `; torch's
@@ -177,6 +181,15 @@ def _without_repeat(text: str) -> str:
 @lru_cache(1 << 10)
 def _begun(head: str) -> LogLine | None:
     """Return what a line of vLLM says before its message, None where it does not have all that."""
+    if match := _HEAD.fullmatch(head):
+        label, body, level, stamp = match.groups()
+        if label is None:
+            return LogLine("x", f"{body}] ", level=level, stamp=stamp)
+        if said := _process_of(label):
+            process, pid, rank = said
+            writer = " ".join([str(part) for part in said if part is not None])
+            rank = rank_of_process(process) if rank is None else rank
+            return LogLine("x", f"{body}] ", process, pid, writer, None, label, rank, level, stamp)
     line = _unwrapped(f"{head}] x")
     whole = line.text == "x" and line.level and line.stamp
     return line._replace(body=line.body.removesuffix("x")) if whole else None

@@ -187,8 +187,13 @@ class LineScanner:
             block = bytes(buffer[: end + AHEAD])
         del self._buffer[:end]
         if b"\r" in block:
-            own, ahead = (_CRLF.sub(b"\n", part) for part in (block[:end], block[end:]))
-            block, end = own + ahead, len(own)
+            ahead = _CRLF.sub(b"\n", block[end:])
+            if block[end - 1 : end + 1] == b"\r\n":  # a break that the block ends within is left as it is
+                own = _CRLF.sub(b"\n", block[:end])
+                block, end = own + ahead, len(own)
+            else:
+                block = _CRLF.sub(b"\n", block)
+                end = len(block) - len(ahead)
         ahead, tail = block[end:], block[max(0, end - _CONTEXT) : end]
         whole = tail.endswith(b"\n")
         left = b"" if whole else ahead.partition(b"\n")[0]  # of the line that the block ends in
@@ -342,6 +347,7 @@ _SOURCE = 400  # bytes of a line of source with its wrappings, at most
 _LEAD = 60  # characters before the words that a rule was met by, in the excerpt of a longer line
 MAX_PER_RULE = 64
 MAX_LOOKS = 32  # for the time of a line that has none, in one log
+_LITERALS = 1 << 10  # combinations of literals in a line whose rules are remembered
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 MAX_CORES = 8  # cores of GPUs that one log names
 FIRST_CLUES, LAST_CLUES = 64, 192
@@ -494,6 +500,8 @@ class LogClassifier:
     _placed: dict[str, str | None] = field(default_factory=dict)  # `not_before`, by class
     _looks: int = MAX_LOOKS
     _survived: int = 0
+    _asked: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    _together: dict[tuple[str, ...], _Together] = field(default_factory=dict)
     _ignored: dict[str | None, int] = field(default_factory=dict)
     _exiting: set[str | None] = field(default_factory=set)  # pods and containers that shut down in order
     _stopped: Sighting | None = None
@@ -568,35 +576,48 @@ class LogClassifier:
                 found, begin = candidate.found, candidate.origin + len(candidate.data) - len(body)
             else:  # it was coloured, or in JSON
                 found, begin = self._scanner.literals_in(body), 0
-            places = {place for literal, at, _ in found if at >= begin for place in self._places[literal] or ()}
-            met = self.book.confirmed(places, body, line.text)
+            met = self.book.confirmed(
+                self._rules_of(tuple([one[0] for one in found if one[1] >= begin])), body, line.text
+            )
             if line.level in {"INFO", "DEBUG"}:
                 met = [(rule, groups) for rule, groups in met if rule.any_level]
             if met and CODE.match(line.text):
                 return
-        if not self._settled and all(rule.precision < TELLING and rule.role == "exception" for rule, _ in met):
+        key = tuple([rule.id for rule, _ in met])
+        if (together := self._together.get(key)) is None:
+            together = self._together[key] = _Together([rule for rule, _ in met])
+        if together.is_vague and not self._settled:
             self._keep_clue(candidate)
         if not met:
             return
-        for rule, _ in met:
-            if rule.takes_back:
-                taken = [s for s in self._kept.values() if s.rule.id == rule.takes_back and s.writer == line.writer]
+        if (taking := together.taking) is not None:
+            if taking.takes_back:
+                taken = [s for s in self._kept.values() if s.rule.id == taking.takes_back and s.writer == line.writer]
                 self._drop(taken)
-                return
-            if rule.role == "dismiss":
-                self._dismiss(max(rule.reach for rule, _ in met if rule.role == "dismiss"), candidate, line)
-                return
+            else:
+                self._dismiss(together.reach, candidate, line)
+            return
         enough = False
-        for rule, _ in met:
-            if rule.role in _COUNTED:
-                self._counts[rule.id] += 1
-                enough = enough or self._counts[rule.id] == MAX_PER_RULE
-        for rule, groups in met if len(met) == 1 else _strongest(met):
-            if rule.role not in _COUNTED or self._counts[rule.id] <= MAX_PER_RULE:
+        counts = self._counts
+        for name in together.counted:
+            counts[name] += 1
+            enough = enough or counts[name] == MAX_PER_RULE
+        for place in together.strongest:
+            rule, groups = met[place]
+            if rule.role not in _COUNTED or counts[rule.id] <= MAX_PER_RULE:
                 self._note(rule, groups, candidate, line)
         if enough:
             self._scanner.watch(self._wanted())
         self._look_for_health()
+
+    def _rules_of(self, literals: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the places of the rules that ask for one of some literals, in order."""
+        if (places := self._asked.get(literals)) is None:
+            if len(self._asked) >= _LITERALS:
+                self._asked.clear()
+            places = tuple(sorted({place for literal in literals for place in self._places[literal] or ()}))
+            self._asked[literals] = places
+        return places
 
     def _look_for_health(self) -> None:
         stalled = bool(self._stalls) and not self._dead
@@ -861,19 +882,34 @@ def _is_header(before: Sighting, sighting: Sighting) -> bool:
     return before.rule.role == "exception" and precise and _VALIDATION.search(before.text) is not None
 
 
-def _strongest(met: Sequence[tuple[Rule, Mapping[str, str]]]) -> Iterator[tuple[Rule, Mapping[str, str]]]:
-    """Yield the rules that count for a line: it is not the root of a failure that it passes on, a known failure is not
-    an ordinary exception as well.
+class _Together:
+    """What some rules say of a line that meets all of them.
+
+    `is_vague`: the line is a clue as well; `taking` is the rule that takes earlier lines back or dismisses some, which
+    ends what the line says. `strongest` are the places of the rules that count.
     """
-    passed_on = {rule.failure for rule, _ in met if rule.role == "messenger"}
-    named = any(rule.role in {"root", "messenger", "stall", "victim"} for rule, _ in met)
-    named = named or any(rule.role == "cascade" and rule.failure for rule, _ in met)
-    passing_on = any(rule.role == "cascade" for rule, _ in met)
-    exceptions = [rule for rule, _ in met if rule.role == "exception" and (rule.precision in QUOTING or not passing_on)]
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.is_vague = all(rule.precision < TELLING and rule.role == "exception" for rule in rules)
+        self.taking = next((rule for rule in rules if rule.takes_back or rule.role == "dismiss"), None)
+        self.reach = max((rule.reach for rule in rules if rule.role == "dismiss"), default=0)
+        self.counted = tuple(rule.id for rule in rules if rule.role in _COUNTED)
+        self.strongest = (0,) if len(rules) == 1 else tuple(_strongest(rules))
+
+
+def _strongest(met: Sequence[Rule]) -> Iterator[int]:
+    """Yield the places of the rules that count for a line: it is not the root of a failure that it passes on, a known
+    failure is not an ordinary exception as well.
+    """
+    passed_on = {rule.failure for rule in met if rule.role == "messenger"}
+    named = any(rule.role in {"root", "messenger", "stall", "victim"} for rule in met)
+    named = named or any(rule.role == "cascade" and rule.failure for rule in met)
+    passing_on = any(rule.role == "cascade" for rule in met)
+    exceptions = [rule for rule in met if rule.role == "exception" and (rule.precision in QUOTING or not passing_on)]
     best = exceptions[-1] if exceptions else None
-    for rule, groups in met:
+    for place, rule in enumerate(met):
         if rule.role == "root" and rule.failure in passed_on:
             continue
         if rule.role == "exception" and (named or rule is not best):
             continue
-        yield rule, groups
+        yield place

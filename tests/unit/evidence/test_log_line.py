@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vdbg_env.evidence import log_line
 from vdbg_env.evidence.log_line import LogLine, plain, rank_of_file, unwrap
 
 IMA = "CUDA error: an illegal memory access was encountered"
@@ -93,3 +94,24 @@ def test_any_text_gives_a_line(raw: str) -> None:
 @given(st.text(alphabet=st.characters(exclude_categories=["C"])))
 def test_plain_text_without_controls_is_kept(raw: str) -> None:
     assert plain(raw) == raw
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "",
+        "(EngineCore pid=7) ",
+        "(Worker_TP1 pid=7) ",
+        "(VllmWorker rank=3 pid=7) ",
+        "(A pid=1) (Worker pid=2) ",
+        "(x) ",
+    ],
+)
+@pytest.mark.parametrize("level", ["ERROR", "INFO", "INFO:", "TRACE"])
+@pytest.mark.parametrize("place", ["[core.py:1]", "[core.py:1] [3/4]", "[core]"])
+@pytest.mark.parametrize("stamp", ["11-03 23:14:03", "11-03 23:14:03.123", "23:14:03"])
+def test_the_short_way_for_lines_of_vllm_says_what_the_long_one_does(
+    label: str, level: str, place: str, stamp: str
+) -> None:
+    line = f"{label}{level} {stamp} {place} rank 5 died"
+    assert unwrap(line) == log_line._unwrapped(line)
