@@ -53,4 +53,16 @@ def test_a_cubin_that_nvdisasm_refuses_costs_only_its_opinion(bench: Bench) -> N
 
     bench.programs = Refuses()  # type: ignore[assignment]
     done = bench.use("decode-gpu-core", cores=[bench.put("core.cuda.a", illegal_address_core())])
-    assert done.results["has_lines"] is True and not any("nvdisasm" in note for note in done.notes)
+    assert done.results["has_lines"] is True
+    (note,) = (note for note in done.notes if "nvdisasm" in note)
+    assert note.startswith("nvdisasm shows no instruction there (nvdisasm fatal"), note
+
+
+def test_an_nvdisasm_that_does_not_answer_is_noted(bench: Bench) -> None:
+    class Hangs(WithNvdisasm):
+        def run(self, argv, *, timeout_s=60.0):  # type: ignore[no-untyped-def]
+            return super().run(["sleep", "60"], timeout_s=0.1)
+
+    bench.programs = Hangs()  # type: ignore[assignment]
+    done = bench.use("decode-gpu-core", cores=[bench.put("core.cuda.a", illegal_address_core())])
+    assert "nvdisasm could not be asked: sleep did not end within 0.1 seconds" in done.notes

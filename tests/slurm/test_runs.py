@@ -103,7 +103,7 @@ def test_outside_an_allocation_salloc_is_started_and_a_resume_needs_no_flag_agai
     report = json.loads((run / "report.json").read_text())
     assert {one["host"] for one in report["steps"][0]["attempts"]} == {"n0", "n1"}
     assert [ends(report, step) for step in ("first", "second")] == [["exit"] * 2] * 2
-    assert "vdbg-ranks" not in cluster.run("squeue", "--noheader", "--format", "%j")  # ended with the run
+    until(lambda: "vdbg-ranks" not in cluster.run("squeue", "--noheader", "--format", "%j"))  # it ends with the run
     same = outside(cluster, "--resume", str(run), "--nodes", "2", "--batch")
     assert same.returncode == 3, same.stderr
     other = outside(cluster, "--resume", str(run), "--nodes", "3", "--batch")

@@ -392,7 +392,9 @@ def _disassembled(context: BuiltinContext, name: str) -> Iterator[str]:
         code = code_of(fault) if fault else None
         if fault is None or fault.location is None or code is None:
             return
-        instruction = instruction_at(context, code, fault.location, "fault")
+        notes: list[str] = []
+        instruction = instruction_at(context, code, fault.location, "fault", notes)
+        yield from notes
         if instruction:
             yield opinion(instruction, fault.location.chain)
 
@@ -715,7 +717,7 @@ def locate(context: BuiltinContext) -> BuiltinResult:
         "chain": [str(frame) for frame in chain],
         "file": found.file,
     }
-    listed = instruction_at(context, found.map, found.location, "located")
+    listed = instruction_at(context, found.map, found.location, "located", notes)
     if listed:
         results["agrees"] = agrees(listed, chain)
         notes.append(opinion(listed, chain))

@@ -62,8 +62,10 @@ _TIME_S = 120.0
 _AROUND = 6  # instructions shown before and after
 
 
-def instruction_at(context: BuiltinContext, code: CodeMap, location: Location, name: str) -> Instruction | None:
-    """Return the instruction at a place, None without nvdisasm or when it does not know the cubin.
+def instruction_at(
+    context: BuiltinContext, code: CodeMap, location: Location, name: str, notes: list[str]
+) -> Instruction | None:
+    """Return the instruction at a place, None without nvdisasm; where it has no answer, `notes` say why.
 
     The cubin and the listing around the instruction are kept in the step's folder under `name`. One function is asked
     for by the number of its symbol, which is the `sh_info` of its section: a whole cubin of CUTLASS takes minutes.
@@ -79,13 +81,15 @@ def instruction_at(context: BuiltinContext, code: CodeMap, location: Location, n
         done = context.programs.run(
             [program, "-ndf", "-c", "-gi", "-fun", f"{section.info:#x}", str(cubin)], timeout_s=_TIME_S
         )
-    except VdbgError:
+    except VdbgError as error:
+        notes.append(f"nvdisasm could not be asked: {error.what}")
         return None
     listing = list(read_listing(done.stdout.splitlines()))
     # On a relocated image nvdisasm prints absolute addresses, elsewhere offsets into the section.
     wanted = section.address + function.start + location.offset
     at = next((n for n, one in enumerate(listing) if one.address == wanted), None)
     if at is None:
+        notes.append(f"nvdisasm shows no instruction there{f' ({done.stderr.strip()[:200]})' if done.stderr else ''}")
         return None
     context.keep(f"{name}.sass", "\n".join(_shown(listing, at)) + "\n")
     return listing[at]
