@@ -283,7 +283,6 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterable[Unit]]] = {
 def end_with_parent() -> None:
     """Let a process of the pool end where the run is ended, however that is."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def in_units(units: Sequence[Unit], jobs: int) -> list[tuple[Unit, dict[str, Any]]]:
@@ -350,6 +349,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="units at a time")
     parser.add_argument("--vllm", default="0.33.0", help="which wheel")
     asked = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is proven is kept: Ctrl-C need not wait for the rest
     unknown = {*asked.parts} - {*PARTS}
     if unknown and asked.parts != ["compile"]:
         parser.error(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
