@@ -546,7 +546,6 @@ def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
     command = Guarded(flags)
     variables = {**os.environ, **({RUNS_VARIABLE: str(flags.runs)} if flags.runs else {})}
     home = runs_home(variables)
-    forget_old_runs(home, flags.keep - 1)
     view = RunView(interactive=False, listener=lambda _: lambda *_: None, person=lambda _: Nobody())
     guarding = guard.Guard(
         argv=argv,
@@ -562,6 +561,7 @@ def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
         return 0
     if not argv:
         raise click.UsageError("Missing argument '[--] COMMAND...'.")
+    forget_old_runs(home, flags.keep - 1)
     with command:
         return guarding.run()
 

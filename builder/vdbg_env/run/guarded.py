@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from gpucore.arming import CoreSize
 from vdbg_env.common import stop
 from vdbg_env.common.console import size_text
-from vdbg_env.common.errors import HostNotAble, VdbgError
+from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError
 from vdbg_env.common.files import read_document
 from vdbg_env.common.flags import flag, read_by
 from vdbg_env.common.programs import Programs, read_gpus
@@ -303,15 +303,16 @@ def _in_one_place(*descriptors: int) -> bool:
 def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
     """Remove all but the newest `keep` runs of guards in a folder, and return their names; one that runs stays.
 
-    A command that is restarted for ever would fill the disk with its crashes. What cannot be removed stays: the command
-    is started all the same, on a full disk too.
+    Those that tell of no failure go first: a command that is started often would lose its crash. One that is restarted
+    for ever would fill the disk with its crashes. What cannot be removed stays: the command is started all the same, on
+    a full disk too.
     """
     try:
         old = sorted(path for path in home.glob(f"*-{GUARD}-????") if path.is_dir() and not path.is_symlink())
     except OSError:  # a folder that this user may not enter
         return ()
     removed = []
-    for path in old[: max(0, len(old) - keep)]:
+    for path in sorted(old, key=_tells_of_a_failure)[: max(0, len(old) - keep)]:
         run = RunDirectory(path)
         try:
             if run.read_head().runbook != GUARD:
@@ -322,6 +323,14 @@ def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
             continue
         removed.append(path.name)
     return tuple(removed)
+
+
+def _tells_of_a_failure(run: Path) -> bool:
+    """Return whether a run's report does; one without a report, or with one that cannot be read, may."""
+    try:
+        return RunDirectory(run).read_report().get("verdict") not in {"passed", "inconclusive"}
+    except BadInput:
+        return True
 
 
 # Say that a guarded command has failed: a file, a program.

@@ -1,5 +1,6 @@
 """What a guard keeps of earlier runs."""
 
+import json
 import resource
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def test_the_newest_runs_of_guards_stay_and_nothing_else_is_touched(tmp_path: Pa
     assert removed == ("20261122-000000-guard-abcd", "20261122-010000-guard-abcd")
     assert len(list(tmp_path.iterdir())) == 6
     assert forget_old_runs(tmp_path / "missing", 0) == ()
+
+
+def test_what_ended_well_or_never_began_is_forgotten_before_a_crash(tmp_path: Path) -> None:
+    for hour, verdict in enumerate(("failed", "passed", "hang", "inconclusive", "passed")):
+        run = recorded(tmp_path, f"20261122-0{hour}0000-guard-abcd")
+        (run.path / "report.json").write_text(json.dumps({"verdict": verdict}))
+    (recorded(tmp_path, "20261122-050000-guard-abcd").path / "report.json").write_text("cut o")
+    assert [name[9:11] for name in forget_old_runs(tmp_path, 4)] == ["01", "03"]
+    assert [name[9:11] for name in forget_old_runs(tmp_path, 2)] == ["04", "00"]
 
 
 def test_a_full_disk_keeps_no_command_from_its_start(tmp_path: Path) -> None:

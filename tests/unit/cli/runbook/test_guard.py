@@ -231,6 +231,9 @@ def test_what_it_would_print_of_the_environment_is_what_the_command_gets(tmp_pat
     said = armed(*command, flags=("--print-environment",))
     assert not (tmp_path / "runs").exists()
     got = armed(*command)
+    kept = list((tmp_path / "runs").iterdir())
+    armed(*command, flags=("--keep", "1", "--print-environment"))
+    assert list((tmp_path / "runs").iterdir()) == kept
     before = environment(tmp_path)
     added = {name for name in got if got[name] != before.get(name)} - {"LC_CTYPE"}  # which Python sets itself
     assert added == set(said)
