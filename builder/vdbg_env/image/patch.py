@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vdbg_env.common.errors import BadInput
@@ -23,6 +23,7 @@ _JOBS: Path = ("spec", "replicatedJobs")
 _FOLDER = f"{DUMPS}/${{HOSTNAME:-pod}}"  # a pod's name, or its node's where it has the host's network
 _GPU = "nvidia.com/gpu"
 _GPUS = (_GPU, "nvidia.com/mig-")
+_VOLUMES = ("dumps", "vdbg-dumps", "vdbg-guard-dumps")
 _START = "vdbg-env"  # what the shell of an armed start is called
 _MESSAGE = "/dev/termination-log"
 _TYPES: Mapping[type, str] = {dict: "a mapping", list: "a list", int: "a whole number"}
@@ -39,7 +40,7 @@ class Arming:
     """What a patch sets: `variables` arm the driver, `image` replaces that of each armed container where it is given.
 
     `grace_s` is the least time between the request to end and SIGKILL. With a `runbook` the container runs that once,
-    with `inputs`, and its command is the workload; without one it is guarded.
+    with `inputs`, and its command is the workload; without one it is guarded. `volume` is what pods call that of dumps.
     """
 
     variables: Mapping[str, str]
@@ -48,6 +49,7 @@ class Arming:
     image: str | None = None
     runbook: str = ""
     inputs: Mapping[str, str] = field(default_factory=dict)
+    volume: str = "dumps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,19 +223,32 @@ def _changes(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iter
             yield _Change(path=(*path, "restartPolicy"), value="Never")
         containers = pod["containers"]
         armed = _armed(containers)
+        mounted = all(_has(containers[at], "volumeMounts", "mountPath", DUMPS) for at in armed)
+        arming = replace(arming, volume=_VOLUMES[0] if mounted else _free_volume(pod))
         follows = bool(arming.runbook) and "workerTemplate" in path and len(templates) > 1
+        if arming.runbook and not follows and len(armed) > 1:
+            raise BadInput(
+                f"several containers of one pod request GPUs: {', '.join(containers[at]['name'] for at in armed)}",
+                cause="a runbook starts one command, and its record has one folder for each pod",
+                next_step=f"leave the limit of {_GPU} out of FILE for all but one, and render again",
+            )
         for at in armed:
             where = (*path, "containers", at)
             if follows:  # its leader runs the runbook
-                yield from _mounted(where, containers[at])
+                yield from _mounted(where, containers[at], arming)
             elif arming.runbook:
                 yield from _debugged(where, containers[at], arming)
             else:
                 yield from _of_container(where, containers[at], arming, notes)
-        mounted = all(_has(containers[at], "volumeMounts", "mountPath", DUMPS) for at in armed)
-        if not mounted and not _has(pod, "volumes", "name", "dumps"):
+        if not mounted and not _has(pod, "volumes", "name", arming.volume):
             takes = True
-            yield _Change(path=(*path, "volumes", "-"), value=dump_volume(arming.dumps))
+            yield _Change(path=(*path, "volumes", "-"), value={**dump_volume(arming.dumps), "name": arming.volume})
+            notes += [
+                f"Container {containers[at]['name']} does not run as root, and its pod has no fsGroup: the volume for "
+                f"{DUMPS} must let its user write, or there is no record."
+                for at in armed
+                if _may_not_write(pod, containers[at])
+            ]
         else:
             notes.append(
                 f"Dumps go to the volume that the pod has for {DUMPS}; if that is an emptyDir, they end with the pod."
@@ -250,7 +265,10 @@ def _of_object(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> It
     if kind == "LeaderWorkerSet":
         if _at(found, (*_GROUP, "restartPolicy")) != "None":
             yield _Change(path=(*_GROUP, "restartPolicy"), value="None")
-        notes.append("With restartPolicy None a group that failed stays: its logs and restart counts can be read.")
+            notes.append(
+                "Its restartPolicy becomes None: a container that failed is restarted alone, and its group is not made "
+                "again, so that logs and restart counts can be read."
+            )
         if arming.runbook:
             notes.append("The leader runs the runbook; workers start as they do, which fits those that join Ray.")
     elif kind in _FIXED:
@@ -294,7 +312,7 @@ def _debugged(path: Path, container: Mapping[str, Any], arming: Arming) -> Itera
     for probe in ("livenessProbe", "startupProbe"):  # a kubelet would end the container in the middle of a step
         if container.get(probe) is not None:
             yield _Change(path=(*path, probe), value=_GONE)
-    yield from _mounted(path, container)
+    yield from _mounted(path, container, arming)
 
 
 def _own_command(container: Mapping[str, Any]) -> list[str]:
@@ -328,9 +346,22 @@ def _words(container: Mapping[str, Any], name: str) -> list[str]:
     return list(map(str, words))
 
 
-def _mounted(path: Path, container: Mapping[str, Any]) -> Iterator[_Change]:
+def _mounted(path: Path, container: Mapping[str, Any], arming: Arming) -> Iterator[_Change]:
     if not _has(container, "volumeMounts", "mountPath", DUMPS):
-        yield _Change(path=(*path, "volumeMounts", "-"), value={"name": "dumps", "mountPath": DUMPS})
+        yield _Change(path=(*path, "volumeMounts", "-"), value={"name": arming.volume, "mountPath": DUMPS})
+
+
+def _free_volume(pod: Mapping[str, Any]) -> str:
+    """Return a name for the volume of dumps: an emptyDir that is called so is the pod's own, and ends with it."""
+    own = {one.get("name") for one in pod.get("volumes") or () if isinstance(one, dict) and "emptyDir" in one}
+    return next((name for name in _VOLUMES if name not in own), _VOLUMES[0])
+
+
+def _may_not_write(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    """Return whether a container has another user than root, and its pod no group that a claim is given to."""
+    of_pod, own = _mapping(pod, "securityContext"), _mapping(container, "securityContext")
+    rights = {**of_pod, **own}
+    return bool(rights.get("runAsNonRoot") or rights.get("runAsUser")) and of_pod.get("fsGroup") is None
 
 
 def _of_container(path: Path, container: Mapping[str, Any], arming: Arming, notes: list[str]) -> Iterator[_Change]:
@@ -359,7 +390,7 @@ def _of_container(path: Path, container: Mapping[str, Any], arming: Arming, note
         for name, value in arming.variables.items():
             if not _has(container, "env", "name", name):
                 yield _Change(path=(*path, "env", "-"), value={"name": name, "value": value})
-    yield from _mounted(path, container)
+    yield from _mounted(path, container, arming)
 
 
 def _here(value: str) -> str:

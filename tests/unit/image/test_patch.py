@@ -195,10 +195,55 @@ def test_parts_of_gpus_count_and_none_does_not() -> None:
 
 def test_no_claim_is_asked_for_where_the_pod_has_a_volume_for_dumps() -> None:
     found = object_of(DEPLOYMENT)
-    found["spec"]["template"]["spec"]["volumes"] = [{"name": "dumps", "emptyDir": {}}]
+    pod = found["spec"]["template"]["spec"]
+    pod["volumes"] = [{"name": "dumps", "emptyDir": {}}]
+    pod["containers"][1]["volumeMounts"] = [{"name": "dumps", "mountPath": "/dumps"}]
     notes = arming_patch(yaml.safe_dump(found), "FILE", ARMING).notes
     assert not any("claim" in note for note in notes)
     assert any("an emptyDir, they end with the pod" in note for note in notes)
+
+
+def test_dumps_go_to_the_claim_where_the_pod_has_an_empty_dir_of_that_name(tmp_path: Path) -> None:
+    found = object_of(DEPLOYMENT)
+    pod = found["spec"]["template"]["spec"]
+    pod["volumes"] = [{"name": "dumps", "emptyDir": {}}, {"name": "vdbg-dumps", "emptyDir": {}}]
+    patch = arming_patch(yaml.safe_dump(found), "FILE", ARMING)
+    there = applied(found, patch.text, tmp_path)
+    kubernetes_validate.validate(there, "1.32", strict=True)
+    pod = there["spec"]["template"]["spec"]
+    claim = {"name": "vdbg-guard-dumps", "persistentVolumeClaim": {"claimName": "vdbg-dumps"}}
+    assert claim in pod["volumes"]
+    assert pod["containers"][1]["volumeMounts"] == [{"name": "vdbg-guard-dumps", "mountPath": "/dumps"}]
+    assert plain(applied(there, patch.undo, tmp_path)) == found
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "own", "said"),
+    [
+        ({}, {"runAsUser": 1000}, True),
+        ({"runAsNonRoot": True}, {}, True),
+        ({"runAsUser": 1000}, {"runAsUser": 0}, False),
+        ({"fsGroup": 1000}, {"runAsUser": 1000}, False),
+        ({}, {}, False),
+    ],
+)
+def test_a_user_that_may_not_write_to_the_claim_is_named_before(
+    of_pod: dict[str, Any], own: dict[str, Any], said: bool
+) -> None:
+    found = object_of(DEPLOYMENT)
+    pod = found["spec"]["template"]["spec"]
+    pod["securityContext"], pod["containers"][1]["securityContext"] = of_pod, own
+    notes = arming_patch(yaml.safe_dump(found), "FILE", ARMING).notes
+    assert any("Container server does not run as root" in note for note in notes) is said
+
+
+def test_a_runbook_is_refused_for_two_commands_of_one_pod() -> None:
+    found = object_of(DEPLOYMENT)
+    containers = found["spec"]["template"]["spec"]["containers"]
+    containers.append({**containers[1], "name": "embed"})
+    with pytest.raises(BadInput, match="request GPUs: server, embed"):
+        arming_patch(yaml.safe_dump(found), "FILE", DEBUGGED)
+    arming_patch(yaml.safe_dump(found), "FILE", ARMING)  # each has a guard
 
 
 @pytest.mark.parametrize("name", ALL)
