@@ -27,6 +27,7 @@ from gpucore.explain.algebra import (
     of,
     pair,
     split_by,
+    zx,
 )
 from gpucore.explain.code import ENTRY, Code, Resource, Routine, Site
 from gpucore.explain.semantics import compute
@@ -260,7 +261,7 @@ class Slice:
                 remainder, unsigned = division
                 kind = ("u" if unsigned else "s") + ("rem64" if remainder else "div64")
                 result = of(atom(kind, join(over), join(under), bits=64))
-                known.values.update(zip(roles.result, op.split(result), strict=True))
+                known.values.update(zip(roles.result, op.split(result), strict=False))
             except TooLarge:
                 pass
         i = self.code.instructions[n]
@@ -725,11 +726,14 @@ LOADS: Final = frozenset({"LDG", "LD", "LDS", "LDL", "ATOM", "ATOMG", "ATOMS"})
 
 @dataclass(frozen=True)
 class Roles:
-    """Dividend and divisor by the callee's registers at its entry, and the two registers of the result."""
+    """Dividend and divisor by the callee's registers at its entry, and the registers of the result, the lower first.
+
+    The upper word of the result is left out where no caller needs it.
+    """
 
     over: Poly
     under: Poly
-    result: tuple[Register, Register]
+    result: tuple[Register, ...]
 
 
 def find_roles(values: Slice, unsigned: bool) -> Roles | None:
@@ -773,7 +777,7 @@ def _without_absolute(p: Poly) -> Poly:
 
 
 def _dividend(values: Slice, under: Poly, ret: int) -> Poly | None:
-    """Return what a subroutine reads besides its divisor and the return address: one pair of registers."""
+    """Return what a subroutine reads besides its divisor and the return address: two registers or a lower word."""
     code = values.code
     read: set[Register] = set()
     for n, i in enumerate(code.instructions):
@@ -782,6 +786,10 @@ def _dividend(values: Slice, under: Poly, ret: int) -> Poly | None:
     for a in (*inside(under), *_entries_of(values, code.instructions[ret], ret)):
         if a.kind == "entry":
             read.discard(Register(*a.args))  # type: ignore[arg-type]
+    if len(read) == 1:
+        (word,) = read
+        alone = _words(values, word) == {"low"} and _is_zero_extended(values, word)
+        return zx(leaf("entry", *word)) if alone else None
     if len(read) != 2:
         return None
     first, second = sorted(read, key=lambda r: r.number)
@@ -820,6 +828,39 @@ def _words(values: Slice, r: Register) -> set[str]:
     return found
 
 
+def _is_zero_extended(values: Slice, r: Register) -> bool:
+    """Say whether 0 is the upper word wherever a register's value at the entry is the lower one."""
+    code = values.code
+    found: list[bool] = []
+    for n, i in enumerate(code.instructions):
+        for s in i.sources:
+            if not isinstance(s, RegisterOperand) or s.register.predicate or not _is_entry(values, s.register, n, r):
+                continue
+            if len(s.registers) == 2:
+                found.append(_is_zero(values, s.registers[1], n))
+            elif i.opcode.removeprefix("U") in {"IADD3", "IADD"} and len(i.destinations) > 1:
+                found.append(_adds_nothing_above(values, n))
+    return bool(found) and all(found)
+
+
+def _is_zero(values: Slice, r: Register, n: int) -> bool:
+    return r.hardwired or values.run(lambda: values.register(r, n)) == ZERO
+
+
+def _adds_nothing_above(values: Slice, n: int) -> bool:
+    """Say whether the sum that takes the carry of another one only subtracts: what that one adds has 0 above it."""
+    code = values.code
+    found: list[bool] = []
+    for m, i in enumerate(code.instructions):
+        registers = [s for s in i.sources if isinstance(s, RegisterOperand)]
+        sites = [code.definition(s.register, m) for s in registers if s.register.predicate]
+        if "X" in i.modifiers and any(site.kind == "instruction" and site.at == n for site in sites):
+            added = [s.register for s in registers if not s.register.predicate and not s.inverted]
+            nothing = len(registers) == len(i.sources) and all(_is_zero(values, r, m) for r in added)
+            found.append(nothing)
+    return bool(found) and all(found)
+
+
 def _is_entry(values: Slice, held: Register, n: int, r: Register) -> bool:
     """Say whether a register holds, maybe as a copy, what another one had at the entry."""
     return not held.hardwired and values.run(lambda: values.register(held, n)) == leaf("entry", *r)
@@ -836,8 +877,8 @@ def _entries_of(values: Slice, ret: Instruction, n: int) -> list[Atom]:
     return found
 
 
-def _result(values: Slice, ret: int) -> tuple[Register, Register] | None:
-    """Return the registers that become -1 where the divisor is 0, the lower word first."""
+def _result(values: Slice, ret: int) -> tuple[Register, ...] | None:
+    """Return the registers that become -1 where the divisor is 0, the lower word first, maybe that one alone."""
     code = values.code
     found: list[Register] = []
     words: list[str | None] = []
@@ -846,6 +887,8 @@ def _result(values: Slice, ret: int) -> tuple[Register, Register] | None:
             registers = [r for r in i.destinations[0].registers if code.definition(r, ret).at == n]
             found += registers
             words += ["low", "high"] if len(registers) == 2 else [_word_of_sum(values, n)] * len(registers)
+    if words == ["low"]:
+        return (found[0],)
     if sorted(map(str, words)) != ["high", "low"]:
         return None
     return (found[0], found[1]) if words[0] == "low" else (found[1], found[0])

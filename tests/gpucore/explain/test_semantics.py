@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucore.explain.algebra import Atom, atom, constant, join, leaf, pair
+from gpucore.explain.algebra import Atom, atom, constant, join, leaf, pair, zx
 from gpucore.explain.code import Code, Routine
 from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.slice import Slice, find_roles
@@ -79,6 +79,42 @@ def test_a_division_may_take_its_dividend_in_registers_of_both_files() -> None:
     assert roles is not None
     assert roles.over == join(pair(leaf("entry", "R", 7), leaf("entry", "UR", 7)))
     assert roles.result == (Register("UR", 4), Register("UR", 5))
+
+
+DIVISOR = (("ULDC.64", "UR8,c[0x0][0x1a8]"), ("I2F.U64.RP", "R4,UR8"), ("IMAD.WIDE.U32", "R4,R4,UR8,RZ"))
+LOW_WORD = (
+    *DIVISOR, ("IADD3", "R13,P2,-R4,R7,RZ"), ("IMAD.X", "R15,RZ,RZ,~R5,P2"), ("IADD3", "R9,P3,RZ,R13,RZ"),
+    ("SEL", "R6,R9,0xffffffff,P0"), ("RET.REL.NODEC", "R2,0x0"),
+)  # fmt: skip
+BOTH_WORDS = (
+    *DIVISOR, ("MOV", "R10,R7"), ("MOV", "R11,RZ"), ("IADD.64", "R12,R10,-R4"), ("SEL.64", "R8,R12,-0x1,P1"),
+    ("RET.REL.NODEC", "R2,0x0"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "result"), [(LOW_WORD, (6,)), (BOTH_WORDS, (8, 9))])
+def test_a_division_may_take_a_word_with_zeros_above_it(
+    rows: tuple[tuple[str, str], ...], result: tuple[int, ...]
+) -> None:
+    roles = find_roles(values_of(rows, kernel=False), unsigned=False)
+    assert roles is not None
+    assert roles.over == zx(leaf("entry", "R", 7))
+    assert roles.result == tuple(Register("R", n) for n in result)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("IADD3.X", "R15,0x1,~R5,RZ,P2,!PT") if row[0] == "IMAD.X" else row for row in LOW_WORD],
+        [("IADD3.X", "R15,R13,~R5,RZ,P2,!PT") if row[0] == "IMAD.X" else row for row in LOW_WORD],
+        [("IADD3.X", "R15,c[0x0][0x160],~R5,RZ,P2,!PT") if row[0] == "IMAD.X" else row for row in LOW_WORD],
+        [row for row in LOW_WORD if row[0] != "IMAD.X"],
+        [("MOV", "R11,0x1") if row == ("MOV", "R11,RZ") else row for row in BOTH_WORDS],
+        [("SHF.R.S32.HI", "R11,RZ,0x1f,R7") if row == ("MOV", "R11,RZ") else row for row in BOTH_WORDS],
+    ],
+)
+def test_a_division_of_a_word_with_something_else_above_it_is_not_taken_for_one(rows: list[tuple[str, str]]) -> None:
+    assert find_roles(values_of(tuple(rows), kernel=False), unsigned=False) is None
 
 
 def test_a_product_with_zero_is_zero_whatever_else_is_in_it() -> None:
