@@ -621,16 +621,18 @@ class Slice:
         if not all(p in body for p in self.code.before[block] if rank[p] >= rank[block]):
             return None
         loop = self.loop(a)
-        if len(loop.starts) != 1 or loop.steps or len(loop.others) > 1:
+        if len(loop.starts) != 1 or any(step.terms for step in loop.steps):
             return None
         (start,) = loop.starts
-        turn = loop.others[0] if loop.others else start
         if self.varying(start, body):
             return None
+        if all(_stays(turn, of(a), start) for turn in loop.others):
+            return start
+        if len(loop.others) > 1 or loop.steps:
+            return None
+        (turn,) = loop.others
         counters = self.varying(turn, body)
-        if not counters:
-            return start if turn == start else None
-        counter = counters[0]
+        counter = counters[0] if counters else a
         if (
             len(counters) != 1
             or counter.kind != "phi"
@@ -662,6 +664,14 @@ class Slice:
             site = a.args[0]
             return isinstance(site, tuple) and self.code.block_of(site[0]) not in body
         return True
+
+
+def _stays(turn: Poly, me: Poly, start: Poly) -> bool:
+    """Say whether a turn leaves what a variable starts with, whichever way it goes."""
+    choice = turn.single
+    if choice is None or choice.kind != "select":
+        return turn in (me, start)
+    return all(_stays(side, me, start) for side in choice.args if isinstance(side, Poly))
 
 
 def _step(value: Poly, me: Poly, words: set[Atom]) -> Poly | None:

@@ -389,10 +389,13 @@ class _Decoder:
         return (() if signed else ("U32",)), (self._r(low, 16),), sources
 
     def _imnmx64(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
-        if high & _MEANING & ~0xFFFE200 != 0x400:
+        if high & _MEANING & ~0xFFFE200 != 0x400 or (key >> 9 == 4 and low >> 63):
             return None
-        sources = (self._r(low, 24, 2), self._slot(key, low, 2), *(_predicate(high >> at & 15) for at in (23, 13)))
-        destinations = (_predicate(high >> 17 & 7), _predicate(high >> 20 & 7), self._r(low, 16, 2))
+        uniform = table.is_uniform(key)
+        file: RegisterFile = "UP" if uniform else "P"
+        conditions = [_predicate(high >> at & 15, file) for at in (23, 13)]
+        sources = (self._any(uniform, low, 24, 2), self._slot(key, low, 2), *conditions)
+        destinations = (*self._carries(uniform, high, (17, 20)), self._d(uniform, low, 2))
         return ("S64" if high >> 9 & 1 else "U64",), destinations, sources
 
     def _viaddmnmx(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:

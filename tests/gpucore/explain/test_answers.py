@@ -975,6 +975,19 @@ def test_what_ways_through_a_loop_give_is_a_choice_by_its_last_turn(tid: int, le
     assert [a.kind for a in inside(value) if a.kind == "phi"] == ["phi"]
 
 
+@pytest.mark.parametrize(("start", "stays"), [("R2", True), ("R3", False), ("R4", False)])
+def test_what_every_way_through_a_turn_leaves_as_it_started_is_no_variable(start: str, stays: bool) -> None:
+    values = kernel_of(
+        ("", "S2R", "R2,SR_TID.X"), ("", "S2R", "R3,SR_CTAID.X"), ("", "MOV", "R4,RZ"), ("", "MOV", f"R0,{start}"),
+        ("", "ISETP.GE.AND", "P0,PT,R4,0x7,PT"), ("P0", "MOV", "R0,R2"), ("", "IADD3", "R4,R4,0x1,RZ"),
+        ("", "ISETP.GE.AND", "P1,PT,R4,c[0x0][0x160],PT"), ("!P1", "BRA", "0x40"), ("", "EXIT", ""),
+    )  # fmt: skip
+    variable = values.register(Register("R", 0), 4).single
+    assert variable is not None
+    assert values.settle([variable]) == stays
+    assert (values.register(Register("R", 0), 4) == leaf("special", "threadIdx.x")) == stays
+
+
 def test_what_is_added_where_a_condition_of_the_variable_itself_holds_is_no_step() -> None:
     values = kernel_of(
         ("", "MOV", "R0,RZ"), ("", "ISETP.NE.AND", "P0,PT,R0,0x3,PT"), ("P0", "IADD3", "R0,R0,0x1,RZ"),

@@ -60,6 +60,17 @@ def test_a_mask_of_bits_writes_one_register(sm: int) -> None:
     assert (found.opcode, definitions(found)) == ("BMSK", (Register("R", 2),))
 
 
+@pytest.mark.parametrize("sm", [100, 120])
+def test_a_mask_of_bits_by_uniform_registers_writes_one_register(sm: int) -> None:
+    (found,) = decode(bytes.fromhex("9b7204ff040000000000000800e20f00"), sm)  # nvdisasm: UBMSK UR4, URZ, UR4
+    assert (found.opcode, definitions(found)) == ("UBMSK", (Register("UR", 4),))
+
+
+def test_a_minimum_of_64_bits_with_a_number_that_may_be_negative_is_left_open() -> None:
+    word = "85780e0c000000{}00e4ff0b00c80f00"  # nvdisasm: UIMNMX.U64 UPT, UPT, UR14, UR12, 0x40000000, UPT, !UPT
+    assert [decode(bytes.fromhex(word.format(top)), 120)[0].known for top in ("40", "80")] == ["all", "nothing"]
+
+
 def test_threads_do_not_mix_their_targets() -> None:
     word = bytes.fromhex(BRANCH)
     with ThreadPoolExecutor(4) as pool:
