@@ -229,7 +229,7 @@ class Leaves:
                 raise NotKnown("a loop that was not entered")
             return turns
         held = self._at(self.thread.before, loop["offset"], loop["calls"])
-        return sum(_register(held, name, 32) << 32 * n for n, name in enumerate(loop["registers"]))
+        return word_of(held, loop["registers"])
 
     def _where(self, offset: int, calls: Sequence[int]) -> Where:
         return offset, (*self.outer, *calls)
@@ -258,6 +258,11 @@ def watched(answer: Tree) -> tuple[set[int], set[int]]:
 
     walk(answer)
     return offsets, loops
+
+
+def word_of(held: Snapshot, registers: Sequence[str]) -> int:
+    """Return what registers hold together, the lowest word first."""
+    return sum(_register(held, name, 32) << 32 * n for n, name in enumerate(registers))
 
 
 def _word(held: Snapshot, register: str, first: int, count: int) -> int:

@@ -14,15 +14,21 @@ from typing import Any
 from tests.support.sass.flow import loops
 from tests.support.sass.launches import Access, Launch
 from tests.support.sass.machine import Dim3, Endless, Machine, Thread, Touch, Where
-from tests.support.sass.published import Leaves, NotKnown, Tree, evaluator, published, watched
+from tests.support.sass.published import Leaves, NotKnown, Tree, evaluator, published, watched, word_of
 
 Explain = Callable[[int, tuple[int, ...]], Mapping[str, Any] | None]
+Variable = tuple[Mapping[str, Any], int, tuple[int, ...]]
+"""A variable of a loop: an answer, the variable's number in it, and the calls around what the answer is about."""
 _AXES = "xyz"
 
 
 @dataclass
 class Outcome:
-    """What a comparison found; `wrong` are differences, in words, `not_evaluated` the reasons by how often."""
+    """What a comparison found; `wrong` are differences, in words, `not_evaluated` the reasons by how often.
+
+    `turns` are values of loops' variables where a turn begins, `turns_right` those that the loop's start or its next
+    value gives.
+    """
 
     accesses: int = 0
     executed: int = 0
@@ -31,6 +37,8 @@ class Outcome:
     bases_right: int = 0
     bases_one_of: int = 0
     bases_none: int = 0
+    turns: int = 0
+    turns_right: int = 0
     wrong: list[str] = field(default_factory=list)
     not_evaluated: Counter[str] = field(default_factory=Counter)
     unexplained: Counter[str] = field(default_factory=Counter)
@@ -38,8 +46,9 @@ class Outcome:
 
     def add(self, other: Outcome) -> None:
         """Add another outcome."""
-        for name in ("accesses", "executed", "right", "bases", "bases_right", "bases_one_of", "bases_none"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, value in vars(other).items():
+            if isinstance(value, int):
+                setattr(self, name, getattr(self, name) + value)
         self.wrong += other.wrong
         for name in ("not_evaluated", "unexplained", "kinds"):
             getattr(self, name).update(getattr(other, name))
@@ -135,10 +144,69 @@ class Witness:
                 self._compare(run, thread, touch, pointers(count - 1) if pointers else None)
 
         second.observe = compare
+        variables = self._variables(first.touched)
+        last = -1
+
+        def arrive(thread: Thread, offset: int) -> bool:
+            nonlocal last
+            where = (offset, thread.calls)
+            for registers, (answer, n, outer) in variables.get(where, {}).items():
+                turned = last in self._loops.get(offset, ()) and where in thread.before
+                self._compare_turn(run, thread, answer, n, outer, registers, turned)
+            last = offset
+            return False
+
         turning_at = {at: self._loops.get(at, frozenset()) for at in heads}
         with suppress(Endless):
-            self.machine.run(second, limit=limit, watch=offsets, loops=turning_at)
+            self.machine.run(second, limit=limit, watch=offsets, loops=turning_at, until=arrive if variables else None)
         return second
+
+    def _variables(self, touched: Sequence[Touch]) -> dict[Where, dict[tuple[str, ...], Variable]]:
+        """Return the loops' variables in the answers for accesses, by where a turn begins and by their registers."""
+        found: dict[Where, dict[tuple[str, ...], Variable]] = {}
+        for touch in touched:
+            answer = self.answers.get((touch.offset, touch.calls))
+            if answer is None:
+                continue
+            outer = touch.calls[: len(touch.calls) - len(answer["calls"])]
+            for n, one in enumerate(answer["loops"]):
+                if one["registers"] and one["starts"]:
+                    at = found.setdefault((one["offset"], (*outer, *one["calls"])), {})
+                    at.setdefault(tuple(one["registers"]), (answer, n, outer))
+        return found
+
+    def _compare_turn(
+        self, run: Run, thread: Thread, answer: Tree, n: int, outer: tuple[int, ...], registers: Sequence[str],
+        turned: bool,
+    ) -> None:  # fmt: skip
+        """Compare what a loop's variable has where a turn begins with its starts, or with what a turn makes of it."""
+        loop, inner = answer["loops"][n], tuple(answer["calls"])
+        entry = max(one for one in self._starts if one <= (inner[0] if inner else loop["offset"]))
+        leaves = Leaves(answer, thread, outer, run.parameters, run.places, run.specials, entry, self._destination)
+        evaluate = evaluator(answer, leaves).value
+        now = word_of(thread.snapshot(), registers)
+        given, unknown = [], False
+        for name in ("steps", "others") if turned else ("starts",):
+            for k in range(len(loop[name])):
+                tree = published(answer, f"/loops/{n}/{name}/{k}")
+                try:
+                    if tree is None:
+                        raise NotKnown("too large")
+                    before = leaves({"loop": n}) if name == "steps" else 0
+                    given.append((before + evaluate(tree)) % (1 << 32 * len(registers)))
+                except NotKnown:
+                    unknown = True
+        if turned and not (loop["steps"] or loop["others"]):
+            given.append(leaves({"loop": n}))
+        self.outcome.turns += 1
+        if now in given:
+            self.outcome.turns_right += 1
+        elif not unknown:
+            values = ", ".join(map(hex, given))
+            what = "a turn makes it" if turned else "it starts as"
+            self.outcome.wrong.append(
+                f"{self.machine.code.name}+{loop['offset']:#x} {' '.join(registers)}: {what} {values}, not {now:#x}"
+            )
 
     def _compare(self, run: Run, thread: Thread, touch: Touch, pointers: Sequence[tuple[int, int, int]] | None) -> None:
         answer, outcome = self.answer((touch.offset, touch.calls)), self.outcome
