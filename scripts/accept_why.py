@@ -305,7 +305,8 @@ def in_units(units: Sequence[Unit], jobs: int) -> list[tuple[Unit, dict[str, Any
 COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     "random": {
         "kernels": ("kernels",), "accesses": ("executed",), "right": ("right",), "bases": ("bases",),
-        "bases right": ("bases_right",), "differences": ("wrong_count",),
+        "bases right": ("bases_right",), "turns of loops": ("turns",), "turns right": ("turns_right",),
+        "differences": ("wrong_count",),
     },
     "planted": {
         "faults": ("faults",), "argument": ("argument",), "load": ("load",), "line": ("line",), "index": ("index",),
@@ -319,7 +320,8 @@ COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "stock": {
         "kernels": ("kernels",), "global accesses": ("accesses",), "base named": ("base_argument", "base_loaded"),
-        "whole": ("alone_whole",), "known loops": ("alone_with_known_loops",), "run": ("run_executed",),
+        "whole": ("alone_whole",), "known loops": ("alone_with_known_loops",),
+        "set loops": ("alone_with_set_loops",), "recurrences": ("alone_with_recurrences",), "run": ("run_executed",),
         "right": ("run_right",), "differences": ("wrong_count",),
     },
 }  # fmt: skip

@@ -57,7 +57,8 @@ class Coverage:
 
     `whole` and what follows count the whole answer: with the guards, and the addresses of the loads that the address
     depends on. Those that begin with `alone_` count the formula of the address and its loops. Known loops have one
-    start and one step; recurrences have one start, and one formula for the value of the next turn.
+    start and one step. Set ones have one start, and one formula without themselves for the value of the next turn,
+    recurrences one in which they are.
     """
 
     kernels: int = 0
@@ -68,11 +69,13 @@ class Coverage:
     base_none: int = 0
     whole: int = 0
     with_known_loops: int = 0
+    with_set_loops: int = 0
     with_recurrences: int = 0
     with_other_loops: int = 0
     partly_unknown: int = 0
     alone_whole: int = 0
     alone_with_known_loops: int = 0
+    alone_with_set_loops: int = 0
     alone_with_recurrences: int = 0
     alone_with_other_loops: int = 0
     alone_partly_unknown: int = 0
@@ -227,11 +230,14 @@ def _kind(answer: Mapping[str, Any], unknown: Collection[str], loops: Collection
     if unknown:
         return "partly_unknown"
     values = [(n, one) for n in loops if (one := answer["loops"][n])["kind"] == "value"]
-    if all(len(one["starts"]) == 1 and len(one["steps"]) <= 1 and not one["others"] for _, one in values):
-        return "with_known_loops" if loops else "whole"
     one_formula = all(len(one["starts"]) == 1 and len(one["steps"] + one["others"]) <= 1 for _, one in values)
-    there = all(published(answer, at) for n, one in values for at in _formulas_of(n, one))
-    return "with_recurrences" if one_formula and there else "with_other_loops"
+    if not one_formula or not all(published(answer, at) for n, one in values for at in _formulas_of(n, one)):
+        return "with_other_loops"
+    later = [n for n, one in values if one["others"]]
+    if not later:
+        return "with_known_loops" if loops else "whole"
+    own = any(node.get("loop") == n for n in later for node in _nodes(answer, f"/loops/{n}/others/0"))
+    return "with_recurrences" if own else "with_set_loops"
 
 
 def _formulas_of(n: int, loop: Mapping[str, Any]) -> list[str]:
@@ -241,25 +247,33 @@ def _formulas_of(n: int, loop: Mapping[str, Any]) -> list[str]:
 def _in_formula(answer: Mapping[str, Any]) -> tuple[list[int], set[str]]:
     """Return the loops and the opcodes that are not looked into of the formula alone: not those of guards and loads."""
     loops: list[int] = []
-    parts: set[int] = set()
     unknown = set() if published(answer, "/formula") else {"too large"}
-    todo = [published(answer, "/formula")]
+    todo = ["/formula"]
+    while todo:
+        for node in _nodes(answer, todo.pop()):
+            if "opaque" in node:
+                unknown.add(node["opaque"])
+            number = node.get("loop")
+            if number is not None and number not in loops:
+                loops.append(number)
+                todo += _formulas_of(number, answer["loops"][number])
+    return loops, unknown
+
+
+def _nodes(answer: Mapping[str, Any], pointer: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the nodes of a published formula, those of each of its parts once."""
+    parts: set[int] = set()
+    todo = [published(answer, pointer)]
     while todo:
         tree = todo.pop()
         if tree is None:
             continue
-        if "opaque" in tree:
-            unknown.add(tree["opaque"])
-        number = tree.get("loop")
-        if number is not None and number not in loops:
-            loops.append(number)
-            todo += [published(answer, at) for at in _formulas_of(number, answer["loops"][number])]
+        yield tree
         part = tree.get("part")
         if part is not None and part not in parts:
             parts.add(part)
             todo.append(answer["in_parts"]["parts"][part])
         todo += tree.get("args", ())
-    return loops, unknown
 
 
 def _run(program: Program, function: Function, witness: Witness, rng: random.Random) -> Run | None:
