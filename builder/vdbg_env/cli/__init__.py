@@ -62,6 +62,15 @@ TASKS: dict[str, dict[str, tuple[str, str]]] = {
         "mcp": ("mcp:mcp_command", "Serve cores, logs and runs to a coding agent."),
     },
 }
+# What people look for at the top, and where it is; there they may get a command that is only spelled alike.
+_ELSEWHERE = {
+    "report": "runs report",
+    "diff": "runs diff",
+    "redact": "runs redact",
+    "lint": "runbooks lint",
+    "explain": "runbooks explain",
+    "plan": "runbook NAME --plan",
+}
 _OF_OUR_OWN = 128  # the least status that makes `git bisect run` stop
 
 
@@ -112,7 +121,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and name not in self._modules and self.get_command(ctx, name) is None:
-            close = nearest(name, self._modules)
+            close = (_ELSEWHERE.get(name) if self._tasks is TASKS else None) or nearest(name, self._modules)
             hint = f" Did you mean {close!r}?" if close else ""
             raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)

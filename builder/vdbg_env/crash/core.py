@@ -50,7 +50,7 @@ from vdbg_env.crash.places import (
     why_lines,
 )
 from vdbg_env.evidence.finding import around_lines
-from vdbg_env.evidence.gpu_findings import blocks_around, maker_of, vllm_library
+from vdbg_env.evidence.gpu_findings import blocks_around, maker_of, vllm_library, warps_left
 
 if TYPE_CHECKING:
     from vdbg_env.crash.line_packs import PackedLines
@@ -436,14 +436,13 @@ def _place(fault: Fault) -> str:
 def _threads(fault: Fault) -> str:
     sms = f"SM {', '.join(map(str, fault.sms[:6]))}{' ...' if len(fault.sms) > 6 else ''}"
     if fault.scope is Scope.SM:
-        grid = fault.grid.grid_id if fault.grid else None
-        left = [
-            cta.block for sm, cta, _ in fault.device.warps() if sm.row.sm_id in fault.sms and cta.row.grid_id == grid
-        ]
+        left = warps_left(fault)
+        if not left:
+            return f"those that failed have exited; the mark stayed on {sms}"
         blocks = " ".join(map(_dim, dict.fromkeys(left[:_MOST_LEFT])))
         more = " ..." if len(left) > _MOST_LEFT else ""
-        there = f"; {counted(len(left), 'other warp')} there, of block {blocks}{more}" if left else ""
-        return f"those that failed have exited; the mark stayed on {sms}{there}"
+        there = f"{counted(len(left), 'warp')} there, of block {blocks}{more}"
+        return f"not told by the mark, which is on {sms}: among the {there}, or exited; so no address is known"
     count = f"{fault.threads} in {counted(fault.warps, 'warp')} of {counted(fault.blocks, 'block')}"
     return count + (f"; first: {_coordinates(fault.first.at)}" if fault.first else f" on {sms}")
 

@@ -44,7 +44,7 @@ def _fault(fault: Fault, artifact: str | None) -> Finding:
         chain=chain,
         kernel=kernel,
         artifact=artifact,
-        next_step=_next(chain, artifact),
+        next_step=_next(chain, kernel, artifact),
         around=blocks_around(fault),
     )
 
@@ -105,11 +105,17 @@ def _where(fault: Fault, chain: Chain, kernel: str | None) -> str:
 
 def _who(fault: Fault) -> str:
     if fault.first is None:
-        return "; its warps had already exited"
+        return "; which of its warps failed is not known" if warps_left(fault) else "; its warps had already exited"
     threads = f"{fault.threads} thread{'s' if fault.threads != 1 else ''}"
     blocks = f" of {fault.blocks} blocks" if fault.blocks > 1 else ""
     first = fault.first.at
     return f"; {threads}{blocks}, the first is thread {_axes(first.thread)} of block {_axes(first.block)}"
+
+
+def warps_left(fault: Fault) -> list[tuple[int, int, int]]:
+    """Return the block of each warp of the launch on the SMs that have the mark: any of them may have failed."""
+    grid = fault.grid.grid_id if fault.grid else None
+    return [cta.block for sm, cta, _ in fault.device.warps() if sm.row.sm_id in fault.sms and cta.row.grid_id == grid]
 
 
 def _borrowed(location: Location | None) -> str:
@@ -133,11 +139,24 @@ def _confidence(fault: Fault, chain: Chain) -> float:
     return 0.95 if fault.location and fault.location.siblings else 0.98
 
 
-def _next(chain: Chain, artifact: str | None) -> NextStep:
+def _next(chain: Chain, kernel: str | None, artifact: str | None) -> NextStep:
     if not chain:
-        return _REBUILD
+        return _to_lines(kernel)
     file = shlex.quote(artifact) if artifact else "FILE"
     return NextStep("see every thread of it, and its registers", f"vdbg-env core {file}")
+
+
+def _to_lines(kernel: str | None) -> NextStep:
+    """Return what leads on from a kernel without lines: no build of vLLM gives any to the kernels of others."""
+    maker = maker_of(kernel) if kernel else None
+    if maker is None:
+        return _REBUILD
+    if maker.name == "PyTorch":
+        return NextStep(
+            "run it with CUDA_LAUNCH_BLOCKING=1: the Python stack then has the call that launched this kernel of "
+            f"PyTorch's own, which a build of vLLM gives no lines (only {maker.remedy} has them)"
+        )
+    return NextStep(f"this kernel is {maker.name}'s, which a build of vLLM gives no lines; for lines: {maker.remedy}")
 
 
 def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
@@ -168,7 +187,7 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
         chain=chain,
         kernel=kernel,
         artifact=artifact,
-        next_step=_next(chain, artifact),
+        next_step=_next(chain, kernel, artifact),
     )
 
 

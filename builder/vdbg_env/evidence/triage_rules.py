@@ -565,12 +565,14 @@ def _of_its_line(rule: RuleDocument) -> bool:
 
 
 def _incomplete(rules: Sequence[RuleDocument], source: YamlSource) -> Iterator[Complaint]:
+    names = {entry.id for entry in rules}
     known = {entry.id for entry in rules if entry.role == "cascade"}
     for index, entry in enumerate(rules):
         if entry.needs is not None and (entry.role != "cascade" or entry.needs not in known):
             why = f"no rule {entry.needs!r}" if entry.role == "cascade" else "only a rule of role cascade has `needs`"
             yield source.complaint(("rules", index, "needs"), why, suggestion=nearest(entry.needs, known))
-        if entry.takes_back is not None and entry.takes_back not in {rule.id for rule in rules}:
-            yield source.complaint(("rules", index, "takes_back"), f"no rule {entry.takes_back!r}")
+        if (taken := entry.takes_back) is not None and (entry.role != "dismiss" or taken not in names):
+            why = f"no rule {taken!r}" if entry.role == "dismiss" else "only a rule of role dismiss has `takes_back`"
+            yield source.complaint(("rules", index, "takes_back"), why, suggestion=nearest(taken, names))
         if entry.failure is None and entry.role in {"root", "messenger", "stall", "exception"}:
             yield source.complaint(("rules", index), f"a rule of role {entry.role} names its class")

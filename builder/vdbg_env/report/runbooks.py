@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from vdbg_env.common.yaml_source import Complaint
+from vdbg_env.runbook.expressions import is_template
 from vdbg_env.runbook.machine import Plan, PlannedStep
 from vdbg_env.runbook.model import (
     End,
@@ -37,6 +38,12 @@ def next_text(target: Next) -> str:
             return f"runbook {name}"
         case _:
             assert_never(target)
+
+
+def _next_words(target: Next) -> str:
+    if isinstance(target, ToRunbook) and is_template(target.runbook):
+        return "the runbook of the failure that the log shows"
+    return next_text(target)
 
 
 # JSON: docs/schemas/runbook-plan-v1.schema.json is the contract and says what each field means.
@@ -148,7 +155,7 @@ def _step_lines(planned: PlannedStep, where: str) -> list[str]:
             lines.append(f"runs {tries}{where}{limit}; ended by {kill}")
         case _:
             pass
-    leads = ", ".join(f"{outcome} -> {next_text(target)}" for outcome, target in _shortened(planned))
+    leads = ", ".join(f"{outcome} -> {_next_words(target)}" for outcome, target in _shortened(planned))
     lines.append(f"then {leads}")
     return lines
 

@@ -316,6 +316,7 @@ _GDB_ASKS = (
         "source": "string",
         "chain": "list",
         "has_lines": "bool",
+        "for_lines": "string",
         "warps": "int",
         "spinning": "bool",
     },
@@ -374,6 +375,8 @@ def _core_results(read: DecodedCore, finding: Finding) -> dict[str, ResultValue]
         "has_lines": bool(finding.chain),
         "chain": [str(frame) for frame in finding.chain],
     }
+    if not finding.chain and finding.next_step:
+        results["for_lines"] = str(finding.next_step)
     pc = read.faults[0].pc if read.faults else read.warp_groups[0].pc
     if read.faults:
         results["exception"] = read.faults[0].exception.name

@@ -34,6 +34,7 @@ TYPOS: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
         1,
         ("nothing answers at", "systemctl start docker", "build --engine host"),
     ),
+    "report-is-of-runs": (("report", "RUN"), 2, ("No such command 'report'", "Did you mean 'runs report'?")),
     "no-command": (
         ("runbook", "kernel-hang"),
         2,

@@ -1,5 +1,7 @@
 """A core's faults become findings that name kernel, line, chain and thread; a hang's warps become one."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpucore.core import find_faults, group_warps
@@ -8,6 +10,7 @@ from tests.builders.core_builder import (
     BlockSpec,
     CoreSpec,
     DeviceSpec,
+    SmSpec,
     WarpSpec,
     build_core,
     exited_warps_core,
@@ -46,9 +49,32 @@ def test_without_line_info_the_kernel_and_the_offset_stay_and_the_rebuild_is_adv
     assert finding.next_step and finding.next_step.command == "vdbg-env build --lineinfo"
 
 
+@pytest.mark.parametrize(
+    ("kernel", "first"),
+    [
+        ("_ZN2at6native13reduce_kernelILi512EEEvf", "run it with CUDA_LAUNCH_BLOCKING=1: the Python stack then has"),
+        ("triton_poi_fused_add_0", "this kernel is Triton's, which a build of vLLM gives no lines; for lines: "),
+        ("_ZN4vllm15rms_norm_kernelIfEEvPT_", "build with line info, and run this again in that image"),
+    ],
+)
+def test_what_gives_lines_is_what_can_give_them_to_this_kernel(kernel: str, first: str) -> None:
+    (fault,) = find_faults(read_core(illegal_address_core(lines=False)))
+    (finding,) = gpu_core_findings([replace(fault, kernel=kernel)], ())
+    assert str(finding.next_step).startswith(first)
+    assert ("vdbg-env build --lineinfo" in str(finding.next_step)) is ("vllm" in kernel)
+
+
 def test_warps_that_have_exited_are_said_to_have() -> None:
     (finding,) = findings(exited_warps_core())
     assert finding.message.endswith("its warps had already exited")
+
+
+def test_warps_that_stand_where_the_mark_is_may_be_those_that_failed() -> None:
+    """As eleven did on an H100 whose core has the mark of an SM alone."""
+    sms = {5: SmSpec(exception=14, error_offset=0x140)}
+    blocks = [BlockSpec(sm=5, warps=[WarpSpec(offset=0x170)])]
+    (finding,) = findings(build_core(CoreSpec(devices=[DeviceSpec(modules=[sample_module()], sms=sms, blocks=blocks)])))
+    assert finding.message.endswith("; which of its warps failed is not known")
 
 
 def test_in_a_hang_those_who_do_not_wait_are_blamed() -> None:

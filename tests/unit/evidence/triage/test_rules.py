@@ -133,6 +133,12 @@ def test_a_wrong_value_is_one_complaint_in_words(good: str, bad: str, said: str,
     assert [complaint.what for complaint in caught.value.complaints] == [said]
 
 
+def test_only_a_rule_that_dismisses_takes_another_back(tmp_path: Path) -> None:
+    with pytest.raises(BadDocument) as caught:
+        rule_book(shipped_with(tmp_path, OWN.format("mine", "version") + "    takes_back: mine\n"))
+    assert [complaint.what for complaint in caught.value.complaints] == ["only a rule of role dismiss has `takes_back`"]
+
+
 def test_a_file_of_rules_may_end_in_yml(tmp_path: Path) -> None:
     folder = shipped_with(tmp_path, "")
     header = "apiVersion: vdbg-env/v1\nkind: TriageRules\nrules:\n"
