@@ -73,6 +73,7 @@ _LAUNCHER = re.compile(  # `srun -l`, mpirun, torchrun
 
 # (EngineCore pid=1), (EngineCore_DP0 pid=1), (VllmWorker rank=0 pid=1), (RayWorkerWrapper pid=1, ip=10.0.0.1), ...
 _PROCESS = re.compile(r"\(([A-Za-z][\w.:/+-]{0,63})((?:,? (?:pid|rank|ip|TP|PP|DP)=[\w.:]{1,64})+)\)")
+_USUAL_PROCESS = re.compile(r"\(([A-Za-z][\w.:/+-]{0,63}) pid=([0-9]{1,64})\)")
 _LABEL = 400  # characters of a label, at most
 _RAY_REPEAT = re.compile(r" ?\[repeated \d+x across cluster\]\s*$")
 _FIELD = re.compile(r"(\w+)=([\w.:]+)")
@@ -334,6 +335,8 @@ def _out_of_process(text: str) -> tuple[str, str | None, int | None, int | None]
 @lru_cache(1 << 10)
 def _process_of(label: str) -> tuple[str, int | None, int | None] | None:
     """Return the name, PID and rank in a label of a process."""
+    if match := _USUAL_PROCESS.fullmatch(label):
+        return match[1], int(match[2]), None
     if (match := _PROCESS.fullmatch(label)) is None:
         return None
     fields = dict(_FIELD.findall(match[2]))

@@ -347,7 +347,7 @@ _SOURCE = 400  # bytes of a line of source with its wrappings, at most
 _LEAD = 60  # characters before the words that a rule was met by, in the excerpt of a longer line
 MAX_PER_RULE = 64
 MAX_LOOKS = 32  # for the time of a line that has none, in one log
-_LITERALS = 1 << 10  # combinations of literals in a line whose rules are remembered
+_COMBINATIONS = 1 << 10  # of the literals in a line, and of the rules that it meets, that are remembered
 MAX_SETTINGS = 32  # lines that say a flag or variable is not known
 MAX_CORES = 8  # cores of GPUs that one log names
 FIRST_CLUES, LAST_CLUES = 64, 192
@@ -585,6 +585,8 @@ class LogClassifier:
                 return
         key = tuple([rule.id for rule, _ in met])
         if (together := self._together.get(key)) is None:
+            if len(self._together) >= _COMBINATIONS:
+                self._together.clear()
             together = self._together[key] = _Together([rule for rule, _ in met])
         if together.is_vague and not self._settled:
             self._keep_clue(candidate)
@@ -613,7 +615,7 @@ class LogClassifier:
     def _rules_of(self, literals: tuple[int, ...]) -> tuple[int, ...]:
         """Return the places of the rules that ask for one of some literals, in order."""
         if (places := self._asked.get(literals)) is None:
-            if len(self._asked) >= _LITERALS:
+            if len(self._asked) >= _COMBINATIONS:
                 self._asked.clear()
             places = tuple(sorted({place for literal in literals for place in self._places[literal] or ()}))
             self._asked[literals] = places
@@ -793,7 +795,7 @@ class LogClassifier:
             del self._kept[id(sighting)]
             self._survivable.pop(id(sighting), None)
         self._passing = {s.label for s in self._survivable.values() if s.passing}
-        writers = {s.writer for s in gone}
+        writers = {s.writer for s in gone if self._last.get(s.writer) is s}
         left = {s.writer: s for s in self._kept.values()} if len(writers) > 1 else None
         for writer in writers:
             last = (
