@@ -286,19 +286,23 @@ def end_with_parent() -> None:
 
 
 def in_units(units: Sequence[Unit], jobs: int) -> list[tuple[Unit, dict[str, Any]]]:
-    """Prove what is not proven yet, several units at a time, and return all that was found."""
+    """Prove what is not proven yet, several units at a time, and return what was found: not what failed."""
     start, todo = time.monotonic(), [one for one in units if not one.kept.exists()]
     print(f"{len(units)} units, {len(units) - len(todo)} of them known", flush=True)
     with ProcessPoolExecutor(jobs, initializer=end_with_parent) as pool:
         asked_for = {pool.submit(prove, one): one for one in todo}
         for n, done in enumerate(as_completed(asked_for), 1):
-            unit, row = asked_for[done], done.result()
+            unit, error = asked_for[done], done.exception()
+            if error is not None:  # the others are proven all the same
+                print(f"{unit.part} {unit.name} sm_{unit.arch}: {type(error).__name__}: {error}", flush=True)
+                continue
+            row = done.result()
             told = ", ".join(f"{row[key]} {key}" for key in ("kernels", "right", "run_right", "faults") if key in row)
             wrong = f", {row['wrong_count']} WRONG" if row.get("wrong_count") else ""
             passed = (time.monotonic() - start) / 60
             left = f"{passed:.0f} min, {passed / n * (len(todo) - n):.0f} left"
             print(f"{unit.part} {unit.name} sm_{unit.arch}: {told}{wrong} [{n} of {len(todo)}, {left}]", flush=True)
-    return [(one, prove(one)) for one in units]
+    return [(one, prove(one)) for one in units if one.kept.exists()]
 
 
 # What the table shows of each part: a heading, and the figures whose sum it is.
@@ -361,8 +365,10 @@ def main() -> int:
         in_units([*part_compile(asked)], asked.jobs)
         return 0
     parts = asked.parts or [*PARTS]
-    found = in_units([unit for part in parts for unit in PARTS[part](asked)], asked.jobs)
-    text, status = f"gpucore {GPUCORE}, witnesses {WITNESSES}\n", 0
+    units = [unit for part in parts for unit in PARTS[part](asked)]
+    found = in_units(units, asked.jobs)
+    text, failed = f"gpucore {GPUCORE}, witnesses {WITNESSES}\n", len(units) - len(found)
+    status = bool(failed)
     for part in parts:
         sums = {
             f"sm_{arch}": added([row for unit, row in found if (unit.part, unit.arch) == (part, arch)])
@@ -373,6 +379,7 @@ def main() -> int:
         wrong = [one for row in sums.values() for one in row.get("wrong", ())]
         text += "".join(f"WRONG: {one}\n" for one in wrong)
         status |= bool(wrong)
+    text += f"\n{failed} of {len(units)} units ended with an error, which is said above.\n" if failed else ""
     (WRITTEN / "table.md").write_text(text)
     print(text)
     return status
