@@ -38,7 +38,7 @@ def pytest_runtest_makereport(
     """Add what new cores, or else the captured output, say of a crash to the report of a failed test."""
     report: pytest.TestReport = yield
     if report.failed:
-        new = _cores(item.config, call.start - _EARLIER_S)
+        new = _cores(item.config, call.start - _EARLIER_S, report)
         output = f"{report.capstdout}\n{report.capstderr}\n{report.longreprtext}"
         if new or any(word in output for word in _TELLING):
             _explain(report, new, output, item.config.rootpath)
@@ -66,7 +66,7 @@ class _Workers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        new = _cores(self._config, self._started.pop(crashitem, time.time()) - _EARLIER_S)
+        new = _cores(self._config, self._started.pop(crashitem, time.time()) - _EARLIER_S, report)
         if new:
             _explain(report, new, "", self._config.rootpath)
 
@@ -81,17 +81,23 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 terminalreporter.write_line(value)
 
 
-def _cores(config: pytest.Config, since: float) -> list[str]:
+def _cores(config: pytest.Config, since: float, report: pytest.TestReport) -> list[str]:
     """Return the files of the folder of cores that were written since a time and not returned before.
 
-    None where no folder is named. Of tests that fail at the same time, in several workers, each may name the core of
-    another.
+    None where no folder is named, and where it cannot be read, which the report then says. Of tests that fail at the
+    same time, in several workers, each may name the core of another.
     """
     armed = os.environ.get("CUDA_COREDUMP_FILE")
-    folder = config.getoption("--gpu-cores") or (armed and str(Path(armed).parent))
-    if not folder or not Path(folder).is_dir():
+    given = config.getoption("--gpu-cores")
+    folder = given or (armed and str(Path(armed).parent))
+    if not folder:
         return []
-    files = {path: path.stat() for path in Path(folder).iterdir() if path.is_file()}
+    try:
+        files = {path: path.stat() for path in Path(folder).iterdir() if path.is_file()}
+    except OSError as error:  # mistyped, another user's, or a file that went away meanwhile
+        if given or not isinstance(error, FileNotFoundError):  # the driver makes no folder either
+            report.sections.append(("GPU crash", f"cores are not looked for: {error.filename}: {error.strerror}"))
+        return []
     new = {(str(path), at.st_mtime_ns) for path, at in files.items() if at.st_mtime >= since} - _told
     _told.update(new)
     return sorted(path for path, _ in new)

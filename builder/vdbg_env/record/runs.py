@@ -140,6 +140,11 @@ def find_run(name: str, environment: Mapping[str, str]) -> RunDirectory:
     known = [p for p in home.iterdir() if _is_run(p)] if home.is_dir() else []
     if name == LATEST and known:
         return RunDirectory(max(known, key=lambda path: (path / "run.json").stat().st_mtime_ns).resolve())
+    with suppress(OSError):  # no folder, or another user's
+        if any(_is_run(path) for path in Path(name).iterdir()):
+            raise BadInput(
+                f"{name} is a folder of runs, not a run", next_step=f"VDBG_ENV_RUNS={quoted(name)} vdbg-env runs list"
+            )
     close = nearest(name, [path.name for path in known])
     hint = f" (did you mean {close!r}?)" if close else ""
     raise BadInput(f"no run {name!r} in {home}{hint}", next_step="vdbg-env runs list")

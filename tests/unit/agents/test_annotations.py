@@ -156,6 +156,20 @@ def test_the_plugin_explains_a_failed_test(workspace: Path, more: tuple[str, ...
         assert len(commands) == told.count("- GPU crash -") == 2
 
 
+def test_a_folder_of_cores_that_cannot_be_read_is_named_and_ends_no_session(workspace: Path) -> None:
+    (workspace / "test_it.py").write_text("def test_fails(): assert 1 == 2\n")
+    (workspace / "cores").write_text("")
+    long = "x" * 300
+    for more, said in (
+        ((), f"{workspace / 'cores'}: Not a directory"),
+        (("--gpu-cores", "gone"), "gone: No such file or directory"),
+        (("--gpu-cores", long), f"{long}: File name too long"),
+    ):
+        told = run_tests(workspace, *more)
+        assert "1 failed" in told, told
+        assert f"cores are not looked for: {said}" in told
+
+
 DEADLY = """
 import os, pathlib, shutil
 

@@ -126,6 +126,13 @@ def test_a_run_whose_job_is_queued_has_not_begun(tmp_path: Path) -> None:
         find_run(str(tmp_path / "queued"), {"VDBG_ENV_RUNS": str(tmp_path / "runs")})
 
 
+def test_a_folder_of_runs_is_told_from_a_run(tmp_path: Path) -> None:
+    make(tmp_path, "one")
+    with pytest.raises(BadInput, match="is a folder of runs, not a run") as refused:
+        find_run(str(tmp_path), {"VDBG_ENV_RUNS": str(tmp_path / "other")})
+    assert refused.value.next_step == f"VDBG_ENV_RUNS={tmp_path} vdbg-env runs list"
+
+
 def test_the_latest_run_is_the_one_that_began_last(tmp_path: Path) -> None:
     home = {"VDBG_ENV_RUNS": str(tmp_path)}
     with pytest.raises(BadInput, match="no run 'latest'"):

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Rendered by vdbg-env: starts a command on every task, under `vdbg-env guard` where that is installed.
-#   sbatch --nodes=2 job.sh python train.py --rank '$SLURM_PROCID'
+#   sbatch --nodes=2 --gpus-per-node=8 job.sh python train.py --rank '$SLURM_PROCID'
 # A word of the command that is a variable of Slurm gets the value that it has in each task.
 # `vdbg-env runbook NAME --on slurm --submit` queues a runbook, and gives vLLM its words for several nodes.
 #SBATCH --job-name=vdbg-debug
