@@ -24,6 +24,7 @@ from vdbg_env.report.model import (
     ended,
     headline,
     how_known,
+    incident,
     is_cause,
     outcome,
     provenance,
@@ -34,6 +35,7 @@ from vdbg_env.report.model import (
 from vdbg_env.runbook.state import Verdict
 
 _LABEL = 9
+_MOST_FRAMES = 12  # of a stack; report.md has all
 _MARKED_CONTEXT = 2
 _LONGEST_WORD = 60
 _MISSING = ("was not found", "is not at hand")  # today's message, and that of releases before 0.2
@@ -113,6 +115,9 @@ def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
         legend, *rows = around_lines(lead.around)
         yield from _row("blocks", legend, paint, width)
         yield from (f"  {'':{_LABEL}} {row}" for row in rows)
+    found = incident(report)
+    for number, line in enumerate(found.crashed_stack[:_MOST_FRAMES] if found else ()):
+        yield from _row("" if number else "stack", line, paint, width)
     yield from _row("known", f"from {how_known(lead)}; {sureness(lead)} sure", paint, width)
     if lead.artifact:
         yield from _row("evidence", lead.artifact, paint, width)

@@ -244,7 +244,18 @@ class Incident:
     line: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     traceback: tuple[str, ...] = ()
+    crashed_stack: tuple[str, ...] = ()
     native_stack: tuple[str, ...] = ()
+
+    @property
+    def stacks(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Each stack that there is, with its title."""
+        stacks = (
+            ("Traceback, the innermost call last", self.traceback),
+            ("Python's stack where the signal came, the innermost call first", self.crashed_stack),
+            ("Native stack", self.native_stack),
+        )
+        return tuple((title, stack) for title, stack in stacks if stack)
 
 
 def is_guards(report: Report) -> bool:
@@ -276,6 +287,7 @@ def incident(report: Report) -> Incident | None:
         facts=tuple((name, text) for name, text in facts if text),
         # What others raised when a process died is not its traceback.
         traceback=_lines(results, "traceback") or (() if "died" in results else _lines(results, "stack")),
+        crashed_stack=_lines(results, "crashed_stack"),
         native_stack=_lines(results, "native_stack"),
     )
 

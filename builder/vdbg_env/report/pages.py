@@ -131,9 +131,7 @@ def _incident(report: Report) -> Iterator[str]:
     if found.facts:
         yield "\n| | |\n| --- | --- |"
     yield from (f"| {escaped(name)} | {cell(text)} |" for name, text in found.facts)
-    for name, stack in (("Traceback, the innermost call last", found.traceback), ("Native stack", found.native_stack)):
-        if stack:
-            yield f"\n{name}:\n\n{fenced(chr(10).join(stack), '')}"
+    yield from (f"\n{title}:\n\n{fenced(chr(10).join(stack), '')}" for title, stack in found.stacks)
 
 
 def _hangs(report: Report) -> Iterator[str]:

@@ -102,6 +102,25 @@ def test_torchrun_that_is_stopped_is_called_by_what_its_ranks_had_said(tmp_path:
             assert said["next"].startswith("vdbg-env runbook nccl-failure --from ")
 
 
+def test_a_death_by_a_signal_has_its_python_stack_in_every_report(tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text("import os\ndef inner():\n    os.kill(os.getpid(), 11)\n")
+    done = guarded(tmp_path, f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import deep; deep.inner()")
+    assert done.said and done.said["location"] == f"{tmp_path}/deep.py:3 in inner"
+    run, line = the_run(tmp_path), f"{tmp_path}/deep.py:3 in inner"
+    shown = subprocess.run(
+        [sys.executable, "-m", "vdbg_env", "runs", "report", run], capture_output=True, text=True, check=False
+    )
+    for text in ((run / "report.md").read_text(), (run / "report.html").read_text(), shown.stdout):
+        assert line in " ".join(text.split()), text
+
+
+def test_the_line_that_raised_is_the_location_of_a_python_exception(tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text("def inner():\n    raise ValueError('boom')\n")
+    done = guarded(tmp_path, f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import deep; deep.inner()")
+    assert done.said and done.said["found"] == "ValueError: boom"
+    assert done.said["location"] == f"{tmp_path}/deep.py:2 in inner"
+
+
 CHILD = """
 import os, sys, time
 child = os.fork()
