@@ -388,7 +388,8 @@ class Announcer:
                 return f"the hook `{line}` failed: {error}"
             said.seek(0)
             last = said.read(_MOST_SAID).decode("utf-8", "replace").strip().rpartition("\n")[2]
-        return f"the hook `{line}` ended with {process.returncode}: {last}" if process.returncode else None
+        told = f": {last}" if last else ", without a word"
+        return f"the hook `{line}` ended with {process.returncode}{told}" if process.returncode else None
 
 
 # What guard puts into the environment of its command, how each is switched off, and whether the cores have room.

@@ -36,6 +36,7 @@ def test_a_hook_runs_where_no_file_can_be_written(monkeypatch: pytest.MonkeyPatc
     """As in a container with a read-only file system."""
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
     assert Announcer().run("echo it >&2; exit 3", "{}") == "the hook `echo it >&2; exit 3` ended with 3: it"
+    assert Announcer().run("exit 3", "{}") == "the hook `exit 3` ended with 3, without a word"
 
 
 def test_a_hook_that_fails_says_why() -> None:
