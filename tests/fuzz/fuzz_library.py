@@ -133,10 +133,13 @@ def _run(command: Callable[[], object]) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     code = 70
+    out, said = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
             answer = command()
-        code = 71 if "Traceback" in said.getvalue() or "internal error" in said.getvalue() else int(str(answer or 0))
+        said.seek(0)
+        text = said.read()
+        code = 71 if "Traceback" in text or "internal error" in text else int(str(answer or 0))
     except SystemExit as ended:
         code = int(ended.code or 0)
     except BaseException:

@@ -43,19 +43,8 @@ class Orders:
 
     def to_json(self) -> bytes:
         """Return the orders as one line."""
-        document = {
-            **{
-                name: getattr(self, name)
-                for name in (
-                    *("directory", "step", "attempt", "rank_from", "host_from", "step_from", "local_from"),
-                    *("scratch", "scratch_limit"),
-                )
-            },
-            "artifacts": [dict(rule) for rule in self.artifacts],
-            "first": to_json(self.first).decode(),
-            "others": to_json(self.others).decode(),
-        }
-        return json.dumps(document).encode() + b"\n"
+        jobs = {"first": to_json(self.first).decode(), "others": to_json(self.others).decode()}
+        return json.dumps(vars(self) | jobs).encode() + b"\n"
 
 
 def read_orders(line: bytes) -> Orders | None:
