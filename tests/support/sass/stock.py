@@ -57,8 +57,8 @@ class Coverage:
 
     `whole` and what follows count the whole answer: with the guards, and the addresses of the loads that the address
     depends on. Those that begin with `alone_` count the formula of the address and its loops. Known loops have one
-    start and one step. Set ones have one start, and one formula without themselves for the value of the next turn,
-    recurrences one in which they are.
+    start and one step. Set ones have one start, and one formula for the value of the next turn. In recurrences such a
+    step or formula depends on the variable itself, maybe by way of others.
     """
 
     kernels: int = 0
@@ -233,11 +233,26 @@ def _kind(answer: Mapping[str, Any], unknown: Collection[str], loops: Collection
     one_formula = all(len(one["starts"]) == 1 and len(one["steps"] + one["others"]) <= 1 for _, one in values)
     if not one_formula or not all(published(answer, at) for n, one in values for at in _formulas_of(n, one)):
         return "with_other_loops"
-    later = [n for n, one in values if one["others"]]
-    if not later:
-        return "with_known_loops" if loops else "whole"
-    own = any(node.get("loop") == n for n in later for node in _nodes(answer, f"/loops/{n}/others/0"))
-    return "with_recurrences" if own else "with_set_loops"
+    needs = {n: _loops_in(answer, _formulas_of(n, one)) for n, one in values}
+    if any(n in _reached(needs, n) for n in needs):
+        return "with_recurrences"
+    if any(one["others"] for _, one in values):
+        return "with_set_loops"
+    return "with_known_loops" if loops else "whole"
+
+
+def _loops_in(answer: Mapping[str, Any], pointers: Collection[str]) -> set[int]:
+    return {node["loop"] for at in pointers for node in _nodes(answer, at) if "loop" in node}
+
+
+def _reached(needs: Mapping[int, set[int]], start: int) -> set[int]:
+    found: set[int] = set()
+    todo = [start]
+    while todo:
+        new = needs.get(todo.pop(), set()) - found
+        found |= new
+        todo += new
+    return found
 
 
 def _formulas_of(n: int, loop: Mapping[str, Any]) -> list[str]:
