@@ -216,33 +216,52 @@ def _count(answer: object, line: Line, coverage: Coverage) -> None:
         coverage.base_argument += base["argument"] is not None
         coverage.base_loaded += base["argument"] is None
     too_large = [] if published(answer, "/formula") else ["too large"]
-    with_guards = _kind(answer, answer["not_known"] or too_large, range(len(answer["loops"])))
+    needs = _needs(answer)
+    with_guards = _kind(answer, answer["not_known"] or too_large, range(len(answer["loops"])), needs)
     setattr(coverage, with_guards, getattr(coverage, with_guards) + 1)
     if with_guards == "partly_unknown":
         for opcode in answer["not_known"] or too_large:
             coverage.not_known[opcode] = coverage.not_known.get(opcode, 0) + 1
     loops, opaque = _in_formula(answer)
-    alone = f"alone_{_kind(answer, opaque, loops)}"
+    alone = f"alone_{_kind(answer, opaque, loops, needs)}"
     setattr(coverage, alone, getattr(coverage, alone) + 1)
 
 
-def _kind(answer: Mapping[str, Any], unknown: Collection[str], loops: Collection[int]) -> str:
+def _kind(
+    answer: Mapping[str, Any], unknown: Collection[str], loops: Collection[int], needs: Mapping[int, set[int]]
+) -> str:
     if unknown:
         return "partly_unknown"
     values = [(n, one) for n in loops if (one := answer["loops"][n])["kind"] == "value"]
     one_formula = all(len(one["starts"]) == 1 and len(one["steps"] + one["others"]) <= 1 for _, one in values)
     if not one_formula or not all(published(answer, at) for n, one in values for at in _formulas_of(n, one)):
         return "with_other_loops"
-    needs = {n: _loops_in(answer, _formulas_of(n, one)) for n, one in values}
-    if any(n in _reached(needs, n) for n in needs):
+    if any(n in _reached(needs, n) for n, _ in values):
         return "with_recurrences"
     if any(one["others"] for _, one in values):
         return "with_set_loops"
     return "with_known_loops" if loops else "whole"
 
 
-def _loops_in(answer: Mapping[str, Any], pointers: Collection[str]) -> set[int]:
-    return {node["loop"] for at in pointers for node in _nodes(answer, at) if "loop" in node}
+def _needs(answer: Mapping[str, Any]) -> dict[int, set[int]]:
+    """Return the variables of loops that the formulas of each of them name."""
+    of_part: dict[int, set[int]] = {}
+
+    def named(tree: Mapping[str, Any] | None) -> set[int]:
+        found: set[int] = set()
+        todo = [tree] if tree is not None else []
+        while todo:
+            node = todo.pop()
+            found |= {node["loop"]} if "loop" in node else of_part[node["part"]] if "part" in node else set()
+            todo += node.get("args", ())
+        return found
+
+    for number, part in enumerate((answer["in_parts"] or {"parts": ()})["parts"]):
+        of_part[number] = named(part)  # it refers to earlier ones alone
+    return {
+        n: set[int]().union(*(named(published(answer, at)) for at in _formulas_of(n, one)))
+        for n, one in enumerate(answer["loops"])
+    }
 
 
 def _reached(needs: Mapping[int, set[int]], start: int) -> set[int]:
@@ -262,33 +281,25 @@ def _formulas_of(n: int, loop: Mapping[str, Any]) -> list[str]:
 def _in_formula(answer: Mapping[str, Any]) -> tuple[list[int], set[str]]:
     """Return the loops and the opcodes that are not looked into of the formula alone: not those of guards and loads."""
     loops: list[int] = []
-    unknown = set() if published(answer, "/formula") else {"too large"}
-    todo = ["/formula"]
-    while todo:
-        for node in _nodes(answer, todo.pop()):
-            if "opaque" in node:
-                unknown.add(node["opaque"])
-            number = node.get("loop")
-            if number is not None and number not in loops:
-                loops.append(number)
-                todo += _formulas_of(number, answer["loops"][number])
-    return loops, unknown
-
-
-def _nodes(answer: Mapping[str, Any], pointer: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the nodes of a published formula, those of each of its parts once."""
     parts: set[int] = set()
-    todo = [published(answer, pointer)]
+    unknown = set() if published(answer, "/formula") else {"too large"}
+    todo = [published(answer, "/formula")]
     while todo:
         tree = todo.pop()
         if tree is None:
             continue
-        yield tree
+        if "opaque" in tree:
+            unknown.add(tree["opaque"])
+        number = tree.get("loop")
+        if number is not None and number not in loops:
+            loops.append(number)
+            todo += [published(answer, at) for at in _formulas_of(number, answer["loops"][number])]
         part = tree.get("part")
         if part is not None and part not in parts:
             parts.add(part)
             todo.append(answer["in_parts"]["parts"][part])
         todo += tree.get("args", ())
+    return loops, unknown
 
 
 def _run(program: Program, function: Function, witness: Witness, rng: random.Random) -> Run | None:
