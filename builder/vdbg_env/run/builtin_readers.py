@@ -297,10 +297,19 @@ def _verdict(context: BuiltinContext) -> Triage | None:
         logs = [log for seen in ranks for log in _evidence(context, seen)]
         if any(not seen.went_well for seen in ranks) or any(log.cascades for log in logs):
             verdict = judge(logs, rule_book())
+            if _is_asked_for(verdict, ranks):
+                return None
             return _of_first_failure(context, ranks) or verdict if verdict.failure.name == OF_A_PEER else verdict
         if context.parameters.get("orderly") and _is_lasting(verdict := judge(logs, rule_book())):
             return verdict
     return None
+
+
+def _is_asked_for(verdict: Triage, ranks: Sequence[Observation]) -> bool:
+    """Return whether a log only says that the driver began a dump, of ranks that hung: they were asked for it."""
+    line = _line_of(verdict)
+    hung = all(seen.ended.by is EndedBy.WATCH for seen in ranks)
+    return hung and line is not None and line.rule.id == "gpu-coredump-begun"
 
 
 def _is_lasting(verdict: Triage) -> bool:

@@ -121,6 +121,16 @@ def test_the_line_that_raised_is_the_location_of_a_python_exception(tmp_path: Pa
     assert done.said["location"] == f"{tmp_path}/deep.py:2 in inner"
 
 
+def test_the_dump_that_a_hang_is_asked_for_is_no_illegal_access(tmp_path: Path) -> None:
+    """What the driver prints of it on an H100, whose process was ended before it could say that it was done."""
+    code = "import sys, time; print('coredump: Starting GPU coredump generation', file=sys.stderr, flush=True)\n"
+    code += "while True: print('No available shared memory broadcast block found in 60 seconds.', flush=True)"
+    done = guarded(tmp_path, f"{code}; time.sleep(0.5)", "--hang-after", "2s")
+    assert done.said and done.said["verdict"] == "hang"
+    assert done.said["next"].startswith("vdbg-env runbook kernel-hang --from ")
+    assert "a kernel made an exception" not in (the_run(tmp_path) / "report.md").read_text()
+
+
 CHILD = """
 import os, sys, time
 child = os.fork()
