@@ -267,7 +267,7 @@ def values_of_leaves(why: Why) -> list[tuple[Atom, int | None]]:
 
 
 def _launch_lines(why: Why, words: Words) -> list[str]:
-    """Return what arguments the launch had that the core lists, where the threads of the fault have gone."""
+    """Return what arguments the launch had that the core lists, where no thread of the fault is known."""
     found = []
     for a in _named_leaves(why.address.formula):
         low = a.args[0] if a.kind == "wide" else a
@@ -282,7 +282,7 @@ def _launch_lines(why: Why, words: Words) -> list[str]:
                 shown = f"{value:#x}" if pointer else number(signed(value, 8 * len(held)))
                 found.append(f"{words.atom(a)} = {shown}")
     known = ", ".join(found)
-    return [f"its warps have gone; the launch of this kernel that the core lists has {known}"] if found else []
+    return [f"its threads are not known; the launch of this kernel that the core lists has {known}"] if found else []
 
 
 def _named_leaves(p: Poly) -> list[Atom]:

@@ -82,8 +82,8 @@ def test_the_arguments_of_a_warp_that_has_exited_are_those_of_the_one_launch() -
     why = explain_fault(genuine("inlined").core, CoreSections(data), fault, program_at)
     assert why is not None
     assert why.numbers is None
-    (line,) = [line for line in why_text(why) if line.startswith("its warps have gone")]
-    said = "its warps have gone; the launch of this kernel that the core lists has "
+    (line,) = [line for line in why_text(why) if line.startswith("its threads are not known")]
+    said = "its threads are not known; the launch of this kernel that the core lists has "
     assert line.startswith(f"{said}argument3 = 0x400000000, argument1 = 0x7")
 
 
