@@ -194,7 +194,8 @@ class Code:
         if i.opcode == "BRA" or (i.opcode == "CALL" and n not in self.called and callee is None):
             target = i.target
             to = self._places.get((context, target.offset)) if target and target.offset is not None else None
-            conditional = not always or any(isinstance(s, RegisterOperand) for s in i.sources)
+            by_threads = {"DIV", "CONV"} & set(i.modifiers)  # taken where threads are apart: no operand on sm_75
+            conditional = not always or by_threads or any(isinstance(s, RegisterOperand) for s in i.sources)
             return [*([to] if to is not None else []), *(following if conditional else [])]
         if i.opcode in _INDIRECT:
             places = [self._places.get((context, to)) for to in self._tables.get(i.offset, ())]

@@ -921,6 +921,14 @@ def kernel_of(*rows: tuple[str, str, str]) -> Slice:
     return Slice(Code(function.instructions, [routine], routine), lambda *at: leaf("bank", *at), kernel=True)
 
 
+@pytest.mark.parametrize("branch", ["BRA.DIV", "BRA.CONV"])
+def test_a_branch_that_is_taken_where_threads_are_apart_or_together_may_not_be_taken(branch: str) -> None:
+    values = kernel_of(
+        ("", "MOV", "R0,RZ"), ("", branch, "0x40"), ("", "IADD3", "R0,R0,0x1,RZ"), ("", "EXIT", ""), ("", "EXIT", ""),
+    )  # fmt: skip
+    assert values.register(Register("R", 0), 3) == constant(1)
+
+
 @pytest.mark.parametrize("tid", range(5))
 @pytest.mark.parametrize("least", range(5))
 def test_a_loop_with_two_ways_in_and_a_condition_that_it_carries_is_known_turn_by_turn(tid: int, least: int) -> None:

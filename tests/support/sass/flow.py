@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tests.support.sass.listing import Code, Line
@@ -19,11 +19,12 @@ class Block:
     following: tuple[int, ...]
 
 
-def blocks(code: Code) -> dict[int, Block]:
-    """Return the basic blocks by their first offset; a call falls through."""
-    leaders, end = {0, *code.labels.values()}, 16 * len(code.lines)
+def blocks(code: Code, roots: Mapping[str, int]) -> dict[int, Block]:
+    """Return the basic blocks by their first offset; a call of a function falls through."""
+    functions = frozenset(roots.values())
+    leaders, end = {0, *functions}, 16 * len(code.lines)
     for line in code.lines:
-        target = _target(line)
+        target = _target(line, functions)
         if target is not None:
             leaders.add(target)
         if target is not None or line.name in _ENDS:
@@ -33,28 +34,31 @@ def blocks(code: Code) -> dict[int, Block]:
     for n, first in enumerate(starts):
         last = (starts[n + 1] if n + 1 < len(starts) else end) - 16
         line = code.lines[last // 16]
-        target, following = _target(line), []
+        target, following = _target(line, functions), []
         if target is not None:
             following.append(target)
-        conditional = line.guard is not None or any(one.is_predicate for one in line.operands)
+        by_threads = {"DIV", "CONV"} & set(line.flags)
+        conditional = line.guard is not None or by_threads or any(one.is_predicate for one in line.operands)
         if last + 16 < end and (conditional or (target is None and line.name not in _ENDS)):
             following.append(last + 16)
         found[first] = Block(first, last, tuple(following))
     return found
 
 
-def _target(line: Line) -> int | None:
-    if line.name not in ("BRA", "JMP") or not line.operands:
+def _target(line: Line, functions: Collection[int]) -> int | None:
+    if line.name not in ("BRA", "JMP", "CALL") or not line.operands:
         return None
     last = line.operands[-1]
-    return last.number if last.kind == "immediate" else None
+    is_call = line.name == "CALL" and ("REL" not in line.flags or last.number in functions)
+    return last.number if last.kind == "immediate" and not is_call else None
 
 
 def loops(code: Code, roots: Mapping[str, int] | None = None) -> dict[int, frozenset[int]]:
     """Return, for the first offset of each loop, the offsets of the instructions from which it turns."""
-    graph = blocks(code)
+    roots = roots or code.labels
+    graph = blocks(code, roots)
     found: dict[int, set[int]] = {}
-    for root in {0, *(roots or code.labels).values()}:
+    for root in {0, *roots.values()}:
         if root in graph:
             for tail, head in _back_edges(graph, root):
                 found.setdefault(head, set()).add(graph[tail].last)
