@@ -45,3 +45,11 @@ def test_where_the_pc_is_too_far_no_register_that_was_not_written_yet_makes_a_fa
     tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")  # seed 5028 loads a pointer into two registers after the access
     outcome = prove_faults(*tools, tmp_path, 90, range(5028, 5029), faults=6, mutations=10)
     assert outcome.mutations == 60 and outcome.other_answers == []
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_an_equation_that_tells_only_a_part_of_a_pair_ends_no_answer(tmp_path: Path) -> None:
+    tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")
+    outcome = prove_faults(*tools, tmp_path, 90, range(51, 52), faults=2)
+    assert outcome.faults == outcome.explained == 2 and outcome.lies == []

@@ -803,7 +803,7 @@ class Numbers:
                     solved = solve(p, value, values, self._parts)
                     if solved is None or not set(wanted) <= {solved[0], *solved[0].args}:
                         continue
-                    if Known(known).of_atom(solved[0]) == solved[1]:
+                    if value_or_none(of(solved[0]), Known(known)) == solved[1]:
                         bits = self._bits_of(registers, state)
                         found.append(([self._key(k, a) for a in wanted], bits, [self._key(k, a) for a in values.met]))
             for a in state.parts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tests.support.sass.listing import Line
@@ -66,11 +66,17 @@ def access(line: Line) -> Operation:
         return copy(line, total(places[1].parts, 64), total(places[0].parts, 32), size)
     where = total(places[0].parts, bits)
     if kind == "load":
-        destination = next(one for one in line.operands if one.kind in ("R", "UR"))
+        destinations = [one for one in line.operands if one.kind in ("R", "UR")]
         if line.name == "LDSM":
             count = int(line.flags[-1]) if line.flags[-1].isdigit() and int(line.flags[-1]) <= 4 else 1
             size = 4 * count
-        words = put_words(destination, max(size // 4, 1))
+        words = put_words(destinations[0], max(size // 4, 1))
+        if size == 32:  # two ranges of four registers, the later words first
+            later, first = (put_words(one, 4) for one in destinations)
+
+            def words(t: Thread, values: Sequence[int]) -> None:
+                first(t, values[:4])
+                later(t, values[4:])
 
         def load(t: Thread) -> None:
             address = where(t) & mask
@@ -83,14 +89,15 @@ def access(line: Line) -> Operation:
 
         return load
     if kind == "store":
-        source = line.operands[-1]
-        uniform, number = source.kind == "UR", source.number
+        sources, count = line.operands[-2 if size == 32 else -1 :], min(max(size // 4, 1), 4)
 
         def store(t: Thread) -> None:
             address = where(t) & mask
             t.touch(offset, "store", space, address, size)
-            file = t.u if uniform else t.r
-            held = [0] * 8 if number == 255 else file[number : number + max(size // 4, 1)]
+            held: list[int] = []
+            for one in sources:
+                file = t.u if one.kind == "UR" else t.r
+                held += [0] * count if one.number == 255 else file[one.number : one.number + count]
             data = b"".join(value.to_bytes(4, "little") for value in held)[:size]
             _memory(t, space).write(address, data)
 
