@@ -263,7 +263,7 @@ def test_the_workers_environment_is_compared_with_what_the_step_asked_for(tmp_pa
 def test_secrets_of_the_environment_never_reach_the_disk(tmp_path: Path) -> None:
     secret = "very-private-value-81"
     code = (
-        "import os,sys\nv=os.environ['MY_API_KEY']\nprint(v)\n"
+        "import os,sys,time\ntime.sleep(.2)\nv=os.environ['MY_API_KEY']\nprint(v)\n"
         "os.write(2, v[:9].encode()); os.write(2, v[9:].encode())\n"
         "open(os.environ['D']+'/dump.bin','wb').write(b'\\0ELF'+v.encode()+b'\\0')"
     )
