@@ -7,7 +7,7 @@ where one branch does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
 
@@ -36,6 +36,7 @@ from gpucore.sass import Immediate, Instruction, Register, RegisterOperand, uses
 _DEEPEST: Final = 40
 _MOST_BETWEEN: Final = 16
 _MOST_FAR: Final = 96
+_MOST_CHOICES: Final = 64  # sums that are looked at for what one turn adds
 Bank: TypeAlias = Callable[[int, int, int], Poly]
 """What is in a constant bank: its number, an offset and a size in bytes."""
 
@@ -674,11 +675,15 @@ def _stays(turn: Poly, me: Poly, start: Poly) -> bool:
     return all(_stays(side, me, start) for side in choice.args if isinstance(side, Poly))
 
 
-def _step(value: Poly, me: Poly, words: set[Atom]) -> Poly | None:
+def _step(value: Poly, me: Poly, words: set[Atom], tries: Iterator[int] | None = None) -> Poly | None:
     """Return what a turn adds to a loop's variable, whose atoms are `words`; None where that depends on the variable.
 
-    A choice of two sums that both have the variable is a choice of what is added.
+    A choice of two sums that both have the variable is a choice of what is added. Choices within choices double what
+    there is to look at, so it is given up after some.
     """
+    tries = iter(range(_MOST_CHOICES)) if tries is None else tries
+    if next(tries, None) is None:
+        return None
     step = value - me
     if words.isdisjoint(inside(step)):
         return step
@@ -689,7 +694,7 @@ def _step(value: Poly, me: Poly, words: set[Atom]) -> Poly | None:
         condition, first, second = x.args
         assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
         if words.isdisjoint(inside(of(condition, 32))):
-            a, b = (_step(side + split[1], me, words) for side in (first, second))
+            a, b = (_step(side + split[1], me, words, tries) for side in (first, second))
             if a is not None and b is not None:
                 return op.select(condition, a, b)
     return None

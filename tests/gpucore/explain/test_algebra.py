@@ -27,6 +27,7 @@ from gpucore.explain.algebra import (
 )
 from gpucore.explain.evaluate import Unknown, Values
 from gpucore.explain.operations import signed
+from gpucore.explain.slice import _step
 
 LEAVES = [leaf("special", "threadIdx.x"), leaf("special", "blockIdx.x"), *(leaf("bank", 0, 4 * k, 4) for k in range(4))]
 EDGES = [0, 1, 2, 3, 7, 31, 32, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF]
@@ -270,3 +271,14 @@ def test_a_shift_that_rounds_towards_0_is_a_division(x: int, k: int) -> None:
     assert values.of(masked) == quotient << k & MASK32
     assert shifted == leaf("sdiv", value, constant(1 << k))
     assert masked == shifted * (1 << k)
+
+
+def test_a_sum_of_many_choices_is_given_up() -> None:
+    me = leaf("phi", 3, "R", 5)
+    (word,) = me.atoms()
+    value = constant(0)
+    for k in range(16):  # every order of them, twice for each, would never end
+        condition = op.compare("EQ", leaf("entry", "R", k), leaf("entry", "R", k + 40), True)
+        assert condition is not None
+        value = value + op.select(condition, me + k, leaf("entry", "R", k + 80))
+    assert _step(value, me, {word}) is None
