@@ -262,7 +262,8 @@ class Slice:
                 remainder, unsigned = division
                 kind = ("u" if unsigned else "s") + ("rem64" if remainder else "div64")
                 result = of(atom(kind, join(over), join(under), bits=64))
-                known.values.update(zip(roles.result, op.split(result), strict=False))
+                words = op.split(result)[: len(roles.result)]
+                known.values.update(zip(roles.result, words, strict=True))
             except TooLarge:
                 pass
         i = self.code.instructions[n]

@@ -31,7 +31,7 @@ from gpucore.explain.program import Program
 
 _VERBS: Final = {"read": ("reads", "read"), "write": ("writes", "wrote"), "update": ("updates", "updated")}
 _MOST_GUARDS: Final = 4
-_MOST_LOOPS: Final = 24  # that text describes
+_MOST_LOOP_LINES: Final = 24  # the JSON has more loops
 _WIDEST: Final = 160
 _MOST_NODES: Final = 2000
 _MOST_SHARED: Final = 4000  # nodes of all such formulas, each written once
@@ -179,9 +179,9 @@ def why_text(why: Why) -> list[str]:
     lines += _launch_lines(why, words)
     lines += [_load_line(why, words, x) for x in why.legend.loads.values()]
     loops = [x for x in why.legend.loops.values() if x.loop is not None]
-    lines += [_loop_line(words, x) for x in loops[:_MOST_LOOPS]]
-    if len(loops) > _MOST_LOOPS:
-        lines.append(f"{len(loops) - _MOST_LOOPS} more variables of loops are in the JSON alone")
+    lines += [_loop_line(words, x) for x in loops[:_MOST_LOOP_LINES]]
+    if len(loops) > _MOST_LOOP_LINES:
+        lines.append(f"{len(loops) - _MOST_LOOP_LINES} more variables of loops are in the JSON alone")
     lines += [j.text.removesuffix(WEAK) if why.is_weak else j.text for j in why.judgements]
     lines = words.with_parts(lines, _guard_lines(why, words))
     return lines + (_lines_of_numbers(why) if why.numbers is not None else [])

@@ -333,11 +333,8 @@ def unfinished_collective(records: Sequence[FlightRecord]) -> tuple[str, SourceF
             continue
         first = min(open_ones.values(), key=lambda one: one.number)
         inside = sorted(rank for rank, one in open_ones.items() if one.number == first.number)
-        who = f"{'rank' if len(inside) == 1 else 'ranks'} {', '.join(map(str, inside[:MOST_SHOWN]))}"
-        more = f" and {len(inside) - MOST_SHOWN} more" if len(inside) > MOST_SHOWN else ""
-        said = (
-            f"process group {group}: {who}{more} entered collective {first.number} ({first.shape}), which did not end"
-        )
+        who = f"{'rank' if len(inside) == 1 else 'ranks'} {_numbers(inside)}"
+        said = f"process group {group}: {who} entered collective {first.number} ({first.shape}), which did not end"
         return said + _without_dump(group, records), first.frame
     return None
 
@@ -345,8 +342,12 @@ def unfinished_collective(records: Sequence[FlightRecord]) -> tuple[str, SourceF
 def _without_dump(group: str, records: Sequence[FlightRecord]) -> str:
     members = {rank for record in records for rank in record.members.get(group, ())}
     silent = sorted(members - {record.rank for record in records})
-    more = f" and {len(silent) - MOST_SHOWN} more" if len(silent) > MOST_SHOWN else ""
-    return f"; no dump of rank {', '.join(map(str, silent[:MOST_SHOWN]))}{more}" if silent else ""
+    return f"; no dump of rank {_numbers(silent)}" if silent else ""
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - MOST_SHOWN} more" if len(ranks) > MOST_SHOWN else ""
+    return ", ".join(map(str, ranks[:MOST_SHOWN])) + more
 
 
 def _of_group(group: str, records: Sequence[FlightRecord]) -> Finding | None:

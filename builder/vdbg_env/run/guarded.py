@@ -311,8 +311,11 @@ def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
         old = sorted(path for path in home.glob(f"*-{GUARD}-????") if path.is_dir() and not path.is_symlink())
     except OSError:  # a folder that this user may not enter
         return ()
+    surplus = len(old) - keep
+    if surplus <= 0:  # no report is read for nothing: a command waits for this
+        return ()
     removed = []
-    for path in sorted(old, key=_tells_of_a_failure)[: max(0, len(old) - keep)]:
+    for path in sorted(old, key=_tells_of_a_failure)[:surplus]:
         run = RunDirectory(path)
         try:
             if run.read_head().runbook != GUARD:
