@@ -53,3 +53,11 @@ def test_an_equation_that_tells_only_a_part_of_a_pair_ends_no_answer(tmp_path: P
     tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")
     outcome = prove_faults(*tools, tmp_path, 90, range(51, 52), faults=2)
     assert outcome.faults == outcome.explained == 2 and outcome.lies == []
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_an_index_that_the_formula_cannot_give_is_held_to_the_address(tmp_path: Path) -> None:
+    tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")  # seed 222 divides by way of F2I, which the notation leaves open
+    outcome = prove_faults(*tools, tmp_path, 100, range(222, 223), faults=2)
+    assert outcome.faults == 2 and outcome.lies == [] and outcome.index + outcome.weak_index == 2

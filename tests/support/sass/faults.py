@@ -205,9 +205,10 @@ def check(
             claims.lies.append(f"the base is said to be {named}, C++ uses {planted.pointers}")
         fact("the base", base["value"], evaluate(base["formula"]), base["how_known"])
         if answer["index"] is not None:
-            of_formula = evaluate(answer["index"]["formula"])
-            true = None if of_formula is None else signed(of_formula, 64)
-            index = answer["index"]
+            index, of_formula = answer["index"], evaluate(answer["index"]["formula"])
+            true = _of_address(lane, evaluate(base["formula"]), index["scale"])
+            if of_formula is not None:
+                true = signed(of_formula, 64)
             right = fact("the index", index["value"], true, index["how_known"])
             claims.weak_index = right and index["how_known"] == "one register"
             claims.index = right and not claims.weak_index
@@ -234,6 +235,12 @@ def check(
             claims.lies.append(f"judged: {one['text']}")
     claims.line = all(one["line"] for one in loads)
     return claims
+
+
+def _of_address(lane: Lane, base: int | None, scale: int) -> int | None:
+    """Return the index that the access had by its address, None where no whole number leads to it."""
+    index, rest = (0, 1) if base is None else divmod(signed((lane.address - base) % (1 << 64), 64), scale)
+    return None if rest else index
 
 
 def _truth(planted: Planted, answer: Mapping[str, Any], machine: Machine, lane: Lane) -> Callable[[Any], int | None]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.support.sass.flow import loops
 from tests.support.sass.launches import Access, Launch
+from tests.support.sass.listing import ZERO_REGISTER
 from tests.support.sass.machine import Dim3, Endless, Machine, Thread, Touch, Where
 from tests.support.sass.published import Leaves, NotKnown, Tree, evaluator, published, watched, word_of
 
@@ -20,6 +21,7 @@ Explain = Callable[[int, tuple[int, ...]], Mapping[str, Any] | None]
 Variable = tuple[Mapping[str, Any], int, tuple[int, ...]]
 """A variable of a loop: an answer, the variable's number in it, and the calls around what the answer is about."""
 _AXES = "xyz"
+_UNWRITTEN = 0xDEAD_4200  # and a register's number: what it has where nothing has written it
 
 
 @dataclass
@@ -135,6 +137,7 @@ class Witness:
         # A function that is explained apart begins with what its callers left in its registers.
         offsets |= set(self._starts)
         second = run.thread()
+        second.r[:ZERO_REGISTER] = [held or _UNWRITTEN + n for n, held in enumerate(second.r[:ZERO_REGISTER])]
         count = 0
 
         def compare(thread: Thread, touch: Touch) -> None:
@@ -179,7 +182,12 @@ class Witness:
         self, run: Run, thread: Thread, answer: Tree, n: int, outer: tuple[int, ...], registers: Sequence[str],
         turned: bool,
     ) -> None:  # fmt: skip
-        """Compare what a loop's variable has where a turn begins with its starts, or with what a turn makes of it."""
+        """Compare what a loop's variable has where a turn begins with its starts, or with what a turn makes of it.
+
+        What nothing has written yet is no value of the loop: its formula is of the ways that write it.
+        """
+        if any(thread.r[int(one[1:])] == _UNWRITTEN + int(one[1:]) for one in registers if one[0] == "R"):
+            return
         loop, inner = answer["loops"][n], tuple(answer["calls"])
         entry = max(one for one in self._starts if one <= (inner[0] if inner else loop["offset"]))
         leaves = Leaves(answer, thread, outer, run.parameters, run.places, run.specials, entry, self._destination)
