@@ -3,7 +3,8 @@
 Leaves are given by the caller: `bank`, `bindless`, `special`, `load`, `phi`, `turn`, `entry`, `result` and `opaque`
 (also `opaque` and `phi` of one bit), and what other threads of the warp decide: `shfl(value, lane)` is the value that
 this thread of the warp has, `any(c)` says whether a condition holds in any thread, `ballot(c)` has a bit for each in
-which it does. Every other kind has its value here:
+which it does, `elected` says whether this is the thread that an ELECT chooses, `electedLane` which one that is. Every
+other kind has its value here:
 
 | kind | value |
 | --- | --- |
@@ -106,7 +107,7 @@ class Values:
 
 LEAVES: Final = frozenset(
     {"bank", "bank_at", "bindless", "carry_bit", "special", "load", "phi", "turn", "entry", "result", "opaque", "shfl"}
-    | {"any", "ballot"}
+    | {"any", "ballot", "elected", "electedLane"}
 )
 """The kinds of atoms whose values only the caller knows."""
 

@@ -210,7 +210,7 @@ def _tested(address: Address) -> set[Atom] | None:
     found: set[Atom] = set()
     for condition in conditions:
         within = _within(condition)
-        if any(a.bits == 1 and a.kind in {"opaque", "result", "phi", "entry", "carry_bit"} for a in within):
+        if any(a.bits == 1 and a.kind in {"opaque", "result", "phi", "entry", "carry_bit", "elected"} for a in within):
             return None
         for a in list(within):
             if a.kind in {"phi", "wide", "turn"}:

@@ -29,7 +29,9 @@ width, but for the ones named here:
 | `any`, `ballot` | [condition]: 1 where it holds in any thread that runs it; a bit for each thread in which it does |
 
 A leaf has `bits` too: `{"constant": n}`; `{"parameter": k, "bytes": [from, to]}` of argument k, counted from 1;
-`{"special": NAME}`; `{"constant_bank": b, "offset": o, "bytes": n}`; `{"loaded": k, "bytes": [from, to]}`, bytes of the
+`{"special": NAME}`; `{"special": "elected", "at": offset, "register": P}`, 1 in the one thread that the ELECT there
+chooses of those that run it, else 0; `{"special": "electedLane", "at": offset, "register": R}`, the lane of that one;
+`{"constant_bank": b, "offset": o, "bytes": n}`; `{"loaded": k, "bytes": [from, to]}`, bytes of the
 registers that the load `loads[k]` wrote; `{"loop": k}`, the variable `loops[k]`; `{"opaque": OPCODE, "at": offset,
 "register": R}`, what that instruction wrote; `{"entry": R}`, what a register had when the function was entered.
 What is too large for one tree is in `in_parts`, where `{"part": k}` means the tree `in_parts.parts[k]`.
@@ -188,6 +190,8 @@ class Legend:
             return {"loop": self.loops[a].number, "bits": 64 if a.kind == "turn" else bits}
         if low.kind == "special":
             return {"special": low.args[0], "bits": 32}
+        if low.kind in {"elected", "electedLane"}:
+            return {"special": low.kind, "bits": bits, **self._written(low)}
         if low.kind == "bank":
             bank, offset, size = low.args
             size = 8 if words == 2 else size
@@ -215,9 +219,7 @@ class Legend:
         tree: Json = {"opaque": self.opcode_of(a), "bits": bits}
         site = a.args[0]
         if isinstance(site, tuple) and len(site) == 2 and isinstance(site[0], int):
-            code = self.address.slice.code
-            tree["at"] = code.instructions[site[0]].offset
-            tree["register"] = f"{site[1]}{a.args[1]}"
+            tree |= self._written(a)
         elif a.kind == "phi":
             code, block, file, number = self.address.slice.code, *a.args
             assert isinstance(block, int)
@@ -231,6 +233,12 @@ class Legend:
             tree["at"] = instruction.offset
             tree["register"] = "".join(f"{r.file}{r.number}" for r in written[word : word + 1])
         return tree
+
+    def _written(self, a: Atom) -> Json:
+        """Return which instruction wrote a value to which register."""
+        site, number = a.args
+        assert isinstance(site, tuple)
+        return {"at": self.address.slice.code.instructions[site[0]].offset, "register": f"{site[1]}{number}"}
 
 
 # Text.
@@ -431,7 +439,7 @@ class Words:
             if not _has_halves(whole):
                 return f"({self.poly(whole, True)} >> {self._any(by)})"
             return f"(({self._any(a.args[1])}:{self._any(a.args[0])}) >> {self._any(a.args[2])})"
-        if a.kind in {"opaque", "result"}:
+        if a.kind in {"opaque", "result", "elected", "electedLane"}:
             place = self._place(a)
             return f"{{{self.legend.opcode_of(a)}{place}}}"
         if a.kind == "entry":

@@ -665,6 +665,17 @@ def _any(c: Atom) -> Atom:
     return make_atom("any", c, bits=1)
 
 
+def _elect(at: At) -> Results:
+    """ELECT: whether this is the one thread that is chosen of those that run it, and the number of that thread."""
+    if at.condition(at.conditions[-1]) is not op.TRUE:
+        return None
+    chosen, lane = at.i.destinations
+    return [
+        make_atom("elected", (at.n, chosen.register.file), chosen.register.number, bits=1),
+        leaf("electedLane", (at.n, lane.register.file), lane.register.number),
+    ]
+
+
 def _shuffle(at: At) -> Results:
     """SHFL over the whole warp: the value of another thread."""
     value, by, bounds = at.word(0), at.word(1), at.word(2).constant
@@ -745,7 +756,8 @@ SEMANTICS: Final[dict[str, Callable[[At], Results]]] = {
     "VIADDMNMX": _minimum, "UVIADDMNMX": _minimum,
     "ISETP": _compare, "UISETP": _compare, "PLOP3": _predicate_logic, "UPLOP3": _predicate_logic,
     "F2I": _to_integer, "UF2I": _to_integer,
-    "P2R": _pack, "UP2UR": _pack, "R2P": _unpack, "VOTE": _vote, "VOTEU": _vote, "SHFL": _shuffle,
+    "P2R": _pack, "UP2UR": _pack, "R2P": _unpack, "VOTE": _vote, "VOTEU": _vote, "ELECT": _elect,
+    "SHFL": _shuffle,
 }  # fmt: skip
 
 

@@ -662,7 +662,7 @@ class Slice:
             return a.args[0] not in body
         if a.kind == "load":
             return isinstance(a.args[0], int) and self.code.block_of(a.args[0]) not in body
-        if a.kind in {"opaque", "result"}:
+        if a.kind in {"opaque", "result", "elected", "electedLane"}:
             site = a.args[0]
             return isinstance(site, tuple) and self.code.block_of(site[0]) not in body
         return True

@@ -469,6 +469,9 @@ class _Decoder:
         destinations = (written,) if register.register.hardwired else (register, written)
         return (table.VOTES[mode],), destinations, (_predicate(high >> 23 & 15),)
 
+    def _elect(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        return (), (_predicate(high >> 17 & 7), self._u(low, 16)), (_predicate(high >> 23 & 15),)
+
     def _plop3(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         uniform = opcode == "UPLOP3"
         file: RegisterFile = "UP" if uniform else "P"

@@ -112,6 +112,25 @@ def test_a_called_function_is_explained_as_called_from_each_place() -> None:
         assert line.endswith(" + 1)") is is_second
 
 
+def test_the_thread_that_is_elected_has_a_name_and_the_place_of_its_election() -> None:
+    whole = json.loads((DATA / "why_sm90.json").read_text())
+    (function,) = [x for x in whole[1] if x["function-name"].startswith("_Z7clamped")]
+    body = function["sass-instructions"]
+    body[8] = {"opcode": "ELECT", "operands": "P0,UR6,PT"}
+    body[10] = {"opcode": "MOV", "operands": "R0,UR6"}
+    (listing,) = [x for x in read_listings(json.dumps(whole)) if x.name == function["function-name"]]
+    code, section = CodeMap((DATA / "why_sm90.cubin").read_bytes()), program("clamped").section
+    why = explain_place(Program(code, section, listing.instructions, source), 0xF0)
+    assert why is not None
+    here = "at why.cu:37"
+    index = f"(min({{electedLane {here}}}, count - 1) << ({{elected {here}}} ? 1 : 0))"
+    assert why_text(why)[1] == f"= in (argument 2, float const*) + 4 * {index}"
+    told = json.dumps(why_json(why))
+    assert '{"special": "elected", "bits": 1, "at": 128, "register": "P0"}' in told
+    assert '{"special": "electedLane", "bits": 32, "at": 128, "register": "UR6"}' in told
+    assert json.loads(told)["not_known"] == []
+
+
 def a_core_of_calls(stands: int, calls: tuple[int, ...]) -> tuple[Sequence[Instruction], bytes]:
     """The called function of `calls` with a store in place of its load, which failed; its threads stand elsewhere."""
     load = the_access("calls", "LDG").address.offset

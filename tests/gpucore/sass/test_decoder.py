@@ -66,6 +66,14 @@ def test_a_mask_of_bits_by_uniform_registers_writes_one_register(sm: int) -> Non
     assert (found.opcode, definitions(found)) == ("UBMSK", (Register("UR", 4),))
 
 
+@pytest.mark.parametrize(("register", "sm"), [("3f", 90), ("ff", 100)])
+def test_the_election_of_a_thread_is_known_of_all_that_run_it_alone(register: str, sm: int) -> None:
+    word = f"2f78{register}0000000000{{}}0300e20f00"  # nvdisasm: ELECT P0, URZ, PT
+    found = [decode(bytes.fromhex(word.format(bits)), sm)[0] for bits in ("000080", "0000a0")]
+    assert [(str(one), one.known) for one in found] == [("ELECT P0, URZ, PT", "all"), ("ELECT P0, URZ, ...", "writes")]
+    assert [definitions(one) for one in found] == [(Register("P", 0),)] * 2  # the second is ELECT.IGNOREKILL
+
+
 def test_a_minimum_of_64_bits_with_a_number_that_may_be_negative_is_left_open() -> None:
     word = "85780e0c000000{}00e4ff0b00c80f00"  # nvdisasm: UIMNMX.U64 UPT, UPT, UR14, UR12, 0x40000000, UPT, !UPT
     assert [decode(bytes.fromhex(word.format(top)), 120)[0].known for top in ("40", "80")] == ["all", "nothing"]

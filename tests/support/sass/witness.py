@@ -76,8 +76,9 @@ def named_specials(lane: int, thread: Dim3, index: Dim3, block: Dim3, grid: Dim3
     """Return what the names of special values mean to a thread."""
     low, every = (1 << lane) - 1, (1 << 32) - 1
     found = {
-        "laneId": lane, "laneid": lane, "LANEID": lane, "CgaCtaId": 0, "EQMASK": 1 << lane, "LTMASK": low,
-        "LEMASK": low << 1 | 1, "GTMASK": every ^ (low << 1 | 1), "GEMASK": every ^ low,
+        "laneId": lane, "laneid": lane, "LANEID": lane, "CgaCtaId": 0, "elected": 1, "electedLane": lane,
+        "EQMASK": 1 << lane, "LTMASK": low, "LEMASK": low << 1 | 1,
+        "GTMASK": every ^ (low << 1 | 1), "GEMASK": every ^ low,
     }  # fmt: skip
     for word, values in (("threadIdx", thread), ("blockIdx", index), ("blockDim", block), ("gridDim", grid)):
         found.update({f"{word}.{axis}": value for axis, value in zip(_AXES, values, strict=True)})
