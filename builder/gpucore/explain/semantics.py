@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol, TypeAlias
 
 from gpucore.explain import operations as op
@@ -637,14 +638,20 @@ def _pack(at: At) -> Results:
     return [total]
 
 
+_BYTES: Final = ((), ("B1",), ("B2",), ("B3",))
+
+
 def _unpack(at: At) -> Results:
-    """R2P: predicates from the bits of a word; those that are not in the mask stay."""
-    value, mask = at.word(0), at.word(1).constant
+    """R2P: predicates from the bits of one byte of a word; those that are not in the mask stay."""
+    source, mask = at.operands[0], at.word(1).constant
+    if not isinstance(source, RegisterOperand) or source.parts not in _BYTES:
+        return None
+    first, value = 8 * _BYTES.index(source.parts), at.value(replace(source, parts=()), 1)
     if at.modifiers or mask is None or len(at.i.destinations) != 1 or at.i.destinations[0].count != 7:
         return None
     file = at.i.destinations[0].register.file
     return [tuple(
-        op.negate(_comparison("EQ", op.bit_and(value, constant(1 << k)), ZERO, True)) if mask >> k & 1
+        op.negate(_comparison("EQ", op.bit_and(value, constant(1 << first + k)), ZERO, True)) if mask >> k & 1
         else at.machine.predicate(Register(file, k), at.n)
         for k in range(7)
     )]  # fmt: skip

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -523,9 +524,9 @@ class _Decoder:
 
     def _p2r(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         if opcode == "R2P":
-            return (
-                None if high >> 12 & 3 else ((), (_register("P", 0, 7),), (self._r(low, 24), self._slot(key, low, 1)))
-            )
+            byte = high >> 12 & 3  # B0 is not printed
+            word = replace(self._r(low, 24), parts=(f"B{byte}",) if byte else ())
+            return (), (_register("P", 0, 7),), (word, self._slot(key, low, 1))
         uniform = opcode == "UP2UR"
         file = _register("UP" if uniform else "P", 0, 7)
         return (), (self._d(uniform, low),), (file, self._any(uniform, low, 24), self._slot(key, low, 1, "", True))

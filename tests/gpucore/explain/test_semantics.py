@@ -59,6 +59,17 @@ def test_an_instruction_has_the_value_of_its_arithmetic(
     assert computed(opcode, operands, words) == meant(*words)
 
 
+@pytest.mark.parametrize(("part", "first"), [("", 0), (".B1", 8), (".B2", 16), (".B3", 24)])
+@settings(max_examples=40, deadline=None)
+@given(word=st.integers(0, M32), mask=st.integers(0, 0x7F))
+def test_bits_of_one_byte_become_predicates_where_the_mask_has_them(
+    part: str, first: int, word: int, mask: int
+) -> None:
+    before = [("ISETP.NE.AND", f"P{k},PT,RZ,RZ,PT") for k in range(7)]
+    back = ("P2R", "R6,PR,RZ,0x7f")
+    assert computed(*back, [word] * 4, *before, ("R2P", f"PR,R2{part},{mask:#x}")) == word >> first & mask
+
+
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.sampled_from((0, 1, 7, M32 - 1, M32)), min_size=4, max_size=4))
 def test_what_a_wide_product_carries_out_is_added_by_the_next_sum(words: list[int]) -> None:

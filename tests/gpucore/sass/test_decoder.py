@@ -74,6 +74,14 @@ def test_the_election_of_a_thread_is_known_of_all_that_run_it_alone(register: st
     assert [definitions(one) for one in found] == [(Register("P", 0),)] * 2  # the second is ELECT.IGNOREKILL
 
 
+@pytest.mark.parametrize("sm", STORED)
+def test_a_byte_of_a_word_becomes_predicates(sm: int) -> None:
+    words = [bytes.fromhex(f"047800260600000000{bits}000000e40f00") for bits in ("00", "10", "20", "30")]
+    found = decode(b"".join(words), sm)  # nvdisasm: R2P PR, R38.B1, 0x6 and so on
+    assert [str(one) for one in found] == [f"R2P P0, R38{part}, 0x6" for part in ("", ".B1", ".B2", ".B3")]
+    assert {(one.opcode, one.known) for one in found} == {("R2P", "all")}
+
+
 def test_a_minimum_of_64_bits_with_a_number_that_may_be_negative_is_left_open() -> None:
     word = "85780e0c000000{}00e4ff0b00c80f00"  # nvdisasm: UIMNMX.U64 UPT, UPT, UR14, UR12, 0x40000000, UPT, !UPT
     assert [decode(bytes.fromhex(word.format(top)), 120)[0].known for top in ("40", "80")] == ["all", "nothing"]
