@@ -294,7 +294,8 @@ def _first_in_time(faulting: Sequence[Core]) -> tuple[Core, str]:
 
 
 def _summary(readings: Sequence[Core], faulting: Sequence[Core], others: Sequence[Core]) -> Iterator[str]:
-    start, own = readings[0].written, _tells_its_time(readings[0])
+    first = next((reading for reading in [*faulting, *readings] if _tells_its_time(reading)), readings[0])
+    start, own = first.written, _tells_its_time(first)
     ranks = {id(reading): rank_of(reading.file) for reading in readings}
     ranked = any(rank is not None for rank in ranks.values())
     yield verdict(readings)
@@ -303,13 +304,12 @@ def _summary(readings: Sequence[Core], faulting: Sequence[Core], others: Sequenc
         when = "?"
         if start and own == _tells_its_time(reading):
             later = reading.written - start
-            when = f"+{later:.0f} s" if later < _DAY_S else f"+{later / _DAY_S:.0f} d"
+            when = f"{later:+.0f} s" if abs(later) < _DAY_S else f"{later / _DAY_S:+.0f} d"
         rank = ranks[id(reading)]
         shown = f"{rank if rank is not None else '?':>4}  " if ranked else ""
         yield f"  {shown}{when:>7}  {printable(reading.file)}: {_headline(reading)}"
     if faulting and others:
-        count = counted(len(others), "core")
-        yield f"  of the {count} without an exception no more is shown (--all shows it)"
+        yield f"  of the other {counted(len(others), 'core')} no more is shown (--all shows it)"
 
 
 def _tells_its_time(reading: Core) -> bool:
@@ -326,7 +326,8 @@ def _headline(reading: Core) -> str:
         more = f" (and {len(reading.faults) - 1} more)" if len(reading.faults) > 1 else ""
         return printable(f"{fault.exception.name}{kernel}{place}{more}")
     if not reading.core.devices:
-        return "its threads are not known"
+        lost = "its end is missing" if reading.core.truncated else "its threads are not known"
+        return f"{lost}, so whether it has an exception is not known"
     none = "no exception" if reading.core.complete else "no exception in what could be read"
     return (
         f"{none}; {counted(reading.warps, 'warp')} {'was' if reading.warps == 1 else 'were'} resident"

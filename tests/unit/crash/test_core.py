@@ -176,7 +176,7 @@ def test_of_many_ranks_those_with_an_exception_are_first_and_the_others_a_line_e
     assert second.split()[0] == "2"
     assert second.split(maxsplit=3)[3].startswith("ranks/steps/coredump/1/node-b-2/core.cuda.2: Warp Illegal Address")
     assert ran.stdout.count("no exception; ") == 3, "a line each"
-    assert "of the 3 cores without an exception no more is shown (--all shows it)" in ran.stdout
+    assert "of the other 3 cores no more is shown (--all shows it)" in ran.stdout
     assert vdbg_env("core", "--all", "ranks").stdout.count("no exception; ") == 6
     document = json.loads(vdbg_env("core", "--json", "ranks").stdout)
     assert [core["rank"] for core in document["cores"]] == [0, 1, 2, 3], "in order of time, as before"
@@ -197,7 +197,11 @@ def test_the_rank_is_that_of_the_name_or_of_the_runs_folder(path: str, rank: int
 def test_the_time_of_a_file_is_not_held_against_the_word_of_a_dump() -> None:
     Path("early.nvcudmp").write_bytes(illegal_address_core(timestamp=1763695000))
     Path("torn.nvcudmp").write_bytes(CORES["fault"][: len(CORES["fault"]) // 3])
-    assert "        ?  torn.nvcudmp" in vdbg_env("core", "early.nvcudmp", "torn.nvcudmp").stdout
+    os.utime("torn.nvcudmp", (1763000000, 1763000000))
+    shown = vdbg_env("core", "early.nvcudmp", "torn.nvcudmp").stdout
+    assert "     +0 s  early.nvcudmp" in shown, "also where the torn one is older, by its file"
+    assert "        ?  torn.nvcudmp: its end is missing, so whether it has an exception is not known\n" in shown
+    assert "of the other 1 core no more is shown" in shown, "it is not called one without an exception"
 
 
 def test_a_folder_stands_for_the_dumps_in_it(tmp_path: Path) -> None:
