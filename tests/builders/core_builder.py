@@ -111,12 +111,13 @@ class WarpSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSpec:
-    """A resident thread block on an SM; `launch` is an index into the device's launches."""
+    """A resident thread block on an SM; `launch` is an index into the device's launches, `shared` its shared memory."""
 
     block: Dim3 = (0, 0, 0)
     sm: int = 0
     launch: int = 0
     warps: Sequence[WarpSpec] = (WarpSpec(),)
+    shared: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +183,7 @@ _TYPE = {
     "device": 9, "context": 10, "sm": 11, "grid": 12, "cta": 13, "warp": 14, "lane": 15, "module": 16, "metadata": 22,
 }  # fmt: skip
 _GLOBAL, _LOCAL, _IMAGE, _RELOCATED, _REGS, _BACKTRACE, _PREDS, _UREGS, _UPREDS = 2, 3, 6, 7, 5, 8, 17, 19, 20
-_PARAMETERS, _BANKS = 18, 21
+_SHARED, _PARAMETERS, _BANKS = 4, 18, 21
 
 
 def _at_least(branch: str, other: str) -> bool:
@@ -278,6 +279,10 @@ class _Builder:
             if ctas:
                 cta_table = self._table("cta", f".cudbg.ctatbl.dev{d}.sm{s}", ctas, table, s)
                 for c, block in enumerate(blocks):
+                    if block.shared is not None:
+                        self.elf.section(
+                            f".cudbg.shared.dev{d}.sm{s}.cta{c}", _SHARED, block.shared, link=cta_table, info=c
+                        )
                     self._warps(device, block, f"dev{d}.sm{s}.cta{c}", cta_table, c)
 
     def _sm(self, device: DeviceSpec, number: int) -> dict[str, int]:

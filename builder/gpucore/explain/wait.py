@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpucore.explain.address import Address, address_at, place_of
-from gpucore.explain.algebra import Atom, Poly, TooLarge, constant, inside, leaf, polys_in, written_size
+from gpucore.explain.algebra import Atom, Poly, TooLarge, constant, inside, leaf, lo, polys_in, written_size
 from gpucore.explain.notation import WEAK, Json, Legend, Words, tree_of, tree_of_atom
 from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import FALSE, TRUE, bit_and, negate, shift_right, signed
@@ -19,6 +19,8 @@ _MOST_NODES = 200
 _LONGEST_NAME = 40
 _BEHIND = 2  # instructions: where the H100s seen stand while they wait at a barrier of the block
 _LEAVES = frozenset({"BRA", "BRX", "JMP", "JMX", "EXIT", "RET", "CALL"})
+_WINDOW = 1 << 24  # bytes of shared memory that a block can have; above them is its number in the cluster
+_COUNT = 20  # bits of a count of arrivals
 _BARRIERS = {
     "SYNCS": "an mbarrier in shared memory",
     "BAR": "a barrier of the block",
@@ -47,6 +49,34 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Mbarrier:
+    """The state of an mbarrier: the parity of the phase that it is in, and what that phase still lacks.
+
+    `pending` of `expected` arrivals are missing, and `bytes` that copies have announced. Below 0 are bytes that came
+    before they were announced.
+    """
+
+    parity: int
+    expected: int
+    pending: int
+    bytes: int
+
+
+def read_mbarrier(word: int) -> Mbarrier | None:
+    """Return what the 64-bit word of an mbarrier says; None where nothing has initialised it.
+
+    PTX leaves the layout open. That of the arrivals and the phase is the one by which nvcc 13.0 compiles
+    `mbarrier.init`, `.pending_count` and `.test_wait` for sm_90, sm_100 and sm_120; that of the bytes is from an H100,
+    which also sets bit 42 where an arrival was not valid. All counts are negated.
+    """
+    expected, pending = (-(word >> at) % (1 << _COUNT) for at in (1, 43))
+    missing = -(word >> 21) % (1 << _COUNT + 1)
+    if not expected or pending > expected:
+        return None
+    return Mbarrier(word >> 63, expected, pending, missing - (missing >> _COUNT << _COUNT + 1))
+
+
+@dataclass(frozen=True)
 class Wait:
     """A loop that a warp is in, which ends when one of `ends` holds, each with the offset of its branch; or a barrier.
 
@@ -70,6 +100,17 @@ class Wait:
     def asked(self) -> Address | None:
         """The address that the loop asks first: what to take the registers of a warp for."""
         return _asked_first(self.polled, self.phases)
+
+    def word_of(self, phase: Phase) -> tuple[int, int] | None:
+        """Return where the mbarrier of a phase is in shared memory, and its word; None where the core has it not."""
+        numbers, formula = self.numbers, lo(phase.address.formula)
+        own = Poly({term: c for term, c in formula.terms.items() if c % _WINDOW}, formula.bits)
+        value = numbers.value(own) if numbers is not None else None
+        if value is None or numbers is None or not (held := numbers.snapshot.shared):
+            return None
+        at = value % _WINDOW
+        word = bytes(held[at : at + 8])
+        return (at, int.from_bytes(word, "little")) if len(word) == 8 else None
 
 
 def explain_wait(program: Program, offset: int, calls: Sequence[int] = ()) -> Wait | None:
@@ -206,6 +247,7 @@ def wait_text(wait: Wait) -> list[str]:
             f"{_held(wait, one.parity, ', here ', '')} of the mbarrier{at} in shared memory: "
             f"{words.formula(one.address.formula)}"
         )
+    lines += dict.fromkeys(line for one in wait.phases for line in _state(wait, one))
     for c, _ in wait.ends if wait.polled else ():
         lines += _known(wait, words, c)
     return lines
@@ -243,6 +285,29 @@ def _polled_line(wait: Wait, words: Words, polled: Polled) -> str:
     else:
         told = f": {what}{_held(wait, source.formula, ' at ', '#x')}{_held(wait, was, ', which was ', '')}"
     return f"{name} is read in each turn at {place}{told}"
+
+
+def _state(wait: Wait, phase: Phase) -> list[str]:
+    """Return what the mbarrier of a phase lacks, where the core has its word."""
+    found = wait.word_of(phase)
+    if found is None or wait.numbers is None:
+        return []
+    state, wanted = read_mbarrier(found[1]), wait.numbers.value(phase.parity)
+    if state is None:
+        return [f"nothing has initialised an mbarrier there: it holds {found[1]:#x}"]
+    if wanted not in (None, state.parity):
+        return [f"that phase is over: the mbarrier is in one of parity {state.parity}"]
+    lacks = []
+    if state.pending:
+        lacks.append(
+            f"{state.pending:,} of {state.expected:,} arrivals {'is' if state.pending == 1 else 'are'} missing"
+        )
+    if state.bytes > 0:
+        lacks.append(f"{state.bytes:,} bytes of copies have not come")
+    if state.bytes < 0:
+        lacks.append(f"{-state.bytes:,} bytes have come that were not announced")
+    begin = "that phase is not over" if wanted is not None else f"the mbarrier is in a phase of parity {state.parity}"
+    return [f"{begin}: {' and '.join(lacks) or 'nothing is missing'}"]
 
 
 def _held(wait: Wait, p: Poly, before: str, form: str) -> str:
@@ -300,6 +365,7 @@ def wait_json(wait: Wait) -> Json:
                 "value": wait.numbers.value(p.address.formula) if wait.numbers is not None else None,
                 "parity": tree_of(p.parity, legend.leaf),
                 "parity_value": wait.numbers.value(p.parity) if wait.numbers is not None else None,
+                "mbarrier": _mbarrier_json(wait.word_of(p)),
             }
             for p in wait.phases
             if legend is not None
@@ -310,3 +376,11 @@ def wait_json(wait: Wait) -> Json:
         ],
         "loops": [loop_json(x, legend) for x in legend.loops.values()] if legend is not None else [],
     }
+
+
+def _mbarrier_json(found: tuple[int, int] | None) -> Json | None:
+    if found is None:
+        return None
+    at, word = found
+    state = read_mbarrier(word)
+    return {"at": at, "word": word, "state": None if state is None else vars(state)}

@@ -8,20 +8,17 @@ from pathlib import Path
 
 from gpucore.code_map import CodeMap, Location, parse_place
 from gpucore.core import decode_core
-from gpucore.core_reader import CoreSections
 from gpucore.dwarf import BorrowedLines, LinesByName, OtherHeaders, Place, SourceFrame
-from gpucore.explain import Program, explain_hang, wait_json
-from gpucore.explain.wait import Phase
 from tests.builders.core_builder import CUBINS
 from tests.support.schemas import Contract
 from tests.unit.crash.test_core import CORES, everything_core
-from tests.unit.crash.test_why import polling_core
+from tests.unit.crash.test_why import asking_core, polling_core
 from vdbg_env.crash.core import Core, cores_json, explained
 from vdbg_env.crash.dump import DumpFile, DumpReport, DumpStatus, DumpTarget, PipeState, ProcessDump, dump_json
 from vdbg_env.crash.dumps import DumpList, Export, Prune, dumps_json
 from vdbg_env.crash.files import BinaryFiles, SourceFiles
 from vdbg_env.crash.locate import locate, locate_json
-from vdbg_env.crash.places import AddressWhy, Explainer, decoded
+from vdbg_env.crash.places import Explainer
 from vdbg_env.crash.triage import triage_json, triage_logs
 from vdbg_env.record.dump_files import Dump, Exported, Removal
 
@@ -46,18 +43,11 @@ def without_formulas(contract: Contract) -> set[tuple[str, ...]]:
     return {at for at in contract.never_met() if not at[0].startswith(others)}
 
 
-def asking_an_mbarrier(hung: Core, data: bytes) -> AddressWhy:
-    """Return what is said of a warp that waits for a phase; why_sm90.cubin has no such loop, so the poll stands in."""
-
-    def of(code: CodeMap, place: Place) -> Program:
-        return Program(code, place.section, decoded(code, place.section))
-
-    wait = explain_hang(hung.core, CoreSections(data), hung.warp_groups[0], of)
+def absent(hung: Core) -> Core:
+    """Return a core whose first group also lacks a warp at its barrier, as no one wait does."""
+    (wait,) = hung.waits
     assert wait
-    (polled,) = wait.polled
-    phase = Phase(polled.instruction, polled.offset, polled.address, polled.address.formula)
-    document = wait_json(replace(wait, barriers=("an mbarrier in shared memory",), phases=(phase,), absent=1))
-    return AddressWhy(lines=(), document=document)
+    return replace(hung, waits=(replace(wait, document={**wait.document, "absent": 1}),))
 
 
 def test_core() -> None:
@@ -75,9 +65,9 @@ def test_core() -> None:
         launches=(replace(launch, grid=launch.grid._replace(parent_grid_id=3)),),
         warp_groups=(replace(group, location=borrowing(group.location), barrier_words="waiting"),),
     )
-    hang = polling_core()
-    hung = explained(decode_core(hang, file="hang.nvcudmp", registers=True), hang)
-    for reading in [*readings, rare, hung, replace(hung, waits=(asking_an_mbarrier(hung, hang),))]:
+    hangs = [polling_core(), asking_core(0x7FFE0E00003FFF80)]
+    hung = [explained(decode_core(data, file="hang.nvcudmp", registers=True), data) for data in hangs]
+    for reading in [*readings, rare, *hung, absent(hung[1])]:
         contract.check(json.loads(cores_json([reading], SOURCES)))
     contract.check(json.loads(cores_json(readings, SOURCES)))
     assert without_formulas(contract) == set()

@@ -182,6 +182,40 @@ def tile_fault(kernel: str, opcode: str, uniform: dict[int, int]) -> CoreSpec:
     return CoreSpec(devices=[device])
 
 
+def asking_core(word: int) -> bytes:
+    """A warp waits for its tile, and for the phase of parity 0 of the mbarrier at 0x1400, which has a word."""
+    data = TILES.read_bytes()
+    lanes = {n: LaneSpec(offset=0x350, registers=[n if k == 7 else 0 for k in range(16)]) for n in range(32)}
+    warp = WarpSpec(offset=0x350, lanes=lanes, uniform=[{4: 0x400, 5: 0x1400}.get(k, 0) for k in range(63)])
+    shared = bytes(0x1400) + word.to_bytes(8, "little")
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=data)], launches=[LaunchSpec(kernel="project(")],
+        blocks=[BlockSpec(warps=[warp], shared=shared)],
+    )  # fmt: skip
+    return build_core(CoreSpec(devices=[device]))
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        (0x7FFFF800001FFFFE, "that phase is not over: 1 of 1 arrivals is missing"),
+        (0x7FFE0E00003FFF80, "that phase is not over: 63 of 64 arrivals are missing and 1,048,575 bytes of copies"),
+        (0xFFFFF800001FFFFE, "that phase is over: the mbarrier is in one of parity 1"),
+        (0, "nothing has initialised an mbarrier there: it holds 0x0"),
+    ],
+)
+def test_a_hang_at_an_mbarrier_says_what_its_phase_lacks(word: int, line: str, tmp_path: Path) -> None:
+    core = tmp_path / "core.nvcudmp"  # the first two words are of an H100, initialised with 1 and with 64
+    core.write_bytes(asking_core(word))
+    shown = vdbg_env("core", str(core), "--source-root", str(TILES.parent)).stdout
+    assert line in shown
+    contract = Contract("core-v1")
+    document = json.loads(vdbg_env("core", "--json", str(core)).stdout)
+    contract.check(document)
+    (phase,) = document["warps"][0]["waits"]["phases"]
+    assert (phase["mbarrier"]["at"], phase["mbarrier"]["word"]) == (0x1400, word)
+
+
 def test_the_move_of_a_tile_names_its_tensor_map_and_its_coordinates(tmp_path: Path) -> None:
     core = tmp_path / "core.nvcudmp"
     shared = {6: 0x400, 7: 0x1400, 8: 0x400, 9: 0x1400}
