@@ -47,6 +47,31 @@ def test_stored_words_are_what_nvdisasm_says(sm: int) -> None:
 BRANCH = "4799000080ffffffffff830300ea1f00"  # of sm_80: @!P1 BRA, back by 0x80 from the next instruction
 
 
+@pytest.mark.parametrize(
+    ("sm", "word", "opcode", "written"),
+    [
+        (90, "287c0202060000000000000800cc1f00", "DMUL", "R2 R3"),  # DMUL R2, R2, UR6
+        (90, "297e0606040000000000000800cc1f00", "DADD", "R6 R7"),  # DADD R6, R6, UR4
+        (90, "3474000000fc00fc00d8f00300da1f00", "HSETP2", "P0"),  # HSETP2.NEU.AND P0, PT, R0.H0_H0, -INF , -INF , PT
+        (90, "487c0002040000000011fe0b00c84f00", "VIMNMX", "R0"),  # VIMNMX.RELU R0, R2, UR4, PT
+        (90, "9b78053f040000000000000800c80f00", "UBMSK", "UR5"),  # UBMSK UR5, URZ, 0x4
+        (90, "bd7d000a040000003f0c000c00e20300", "STAS", ""),  # STAS.128 [R10.64], R4
+        (90, "a873ff020500000000e11e0400642300", "ATOMG", ""),  # ATOMG.E.EXCH.STRONG.GPU PT, RZ, [R2], R5
+        (100, "40750008000000000080c00900e40e00", "CCTL", ""),  # CCTL.E.C.LDCU.IV.DEEP [UR8]
+        (100, "787300060400000000e0080800e21100", "UREDGR", ""),  # UREDGR.E.ADD.NA.STRONG.GPU [UR6], UR4
+    ],
+)
+def test_what_is_not_read_whole_writes_what_nvdisasm_says(sm: int, word: str, opcode: str, written: str) -> None:
+    (found,) = decode(bytes.fromhex(word), sm)
+    assert (found.opcode, found.known) == (opcode, "writes")
+    assert " ".join(map(str, definitions(found) or ())) == written
+
+
+def test_a_branch_by_a_uniform_predicate_has_a_target_on_hopper_too() -> None:
+    (found,) = decode(bytes.fromhex("47750408010000000000800b00ea1f00"), 90)  # nvdisasm: BRA.U !UP0, 0x20
+    assert (str(found), found.target) == ("BRA.U !UP0, 0x20", Target(0x20))
+
+
 def test_targets_count_from_the_branch() -> None:
     found = decode(bytes(16 * 0x6C) + bytes.fromhex(BRANCH), 80)[-1]
     assert (str(found), found.target) == ("@!P1 BRA 0x650", Target(0x650))
