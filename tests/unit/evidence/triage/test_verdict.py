@@ -542,3 +542,18 @@ def test_a_dump_that_ended_without_an_exception_is_no_illegal_access() -> None:
     assert b"Starting GPU coredump" in without and b"coredump: All done" in without
     assert triage_bytes(without).failure.name == "unknown"
     assert triage_bytes(log + without).failure.name == "misaligned-address"
+
+
+@pytest.mark.parametrize("error", ["RuntimeError: CUDA error", "torch.AcceleratorError: CUDA driver error"])
+def test_an_error_of_cuda_that_no_rule_knows_is_not_called_the_programs_own(error: str) -> None:
+    verdict = triage(f"{PREFIX}{error}: context is destroyed\n")
+    assert (verdict.failure.name, verdict.failed) == ("unknown", None)
+    assert verdict.root_cause and "context is destroyed" in verdict.root_cause.text
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["HEAD is now at 7c1e2ab ", 'Commit message: "', "XFAIL tests/test_errors.py::test_access - "],
+)
+def test_an_error_in_the_title_of_a_commit_or_that_a_test_expects_is_no_failure(before: str) -> None:
+    assert triage(f"{before}Fix CUDA error: an illegal memory access was encountered\n").failed is None
