@@ -92,6 +92,7 @@ _EVERYWHERE: Final = (
     ("IABS", "one_source", 0x013, "1456"),
     ("POPC", "one_source", 0x109, "1456"),
     ("FLO", "flo", 0x100, "1456"),
+    ("BREV", "one_source", 0x101, "1"),
     ("MUFU", "mufu", 0x108, "1456"),
     ("F2I", "f2i", 0x105, "156"),
     ("F2I", "f2i", 0x111, "156"),
@@ -349,9 +350,17 @@ def _columns(low: int, high: int) -> int | None:
     return columns * 4 + 4 if high >> 8 & 0x1FF in (0x8, 0x18) and columns < 32 else None
 
 
+def _columns_of_integers(low: int, high: int) -> int | None:
+    """Return it for a product of bytes: it has 32 columns or more, 16 apart."""
+    third, rest = divmod((low >> 53 | high << 11) & 0x3F, 3)
+    return 8 * third - 8 if high >> 8 & 0x1FF == 0x10 and not rest and 3 <= third <= 17 else None
+
+
 _FLOATS: Final = _of(9, 15, {0: 1, 3: 1, 9: 1, 12: 1, 15: 2})  # F16x2, BF16x2, F32 with FTZ, F32, F64
 _PLAIN: Final = _of(17, 1, {0: 1})  # not FHADD and FHFMA
-_MATRIX: Final = _of(8, 0x7FFF, {0x0: 2, 0x10: 4, 0x18: 4, 0x418: 4, 0x445C: 4, 0x2C: 4})
+_COUNTS: Final = {0x0: 2, 0x10: 4, 0x18: 4, 0x418: 4, 0x445C: 4, 0x2C: 4}
+_MATRIX: Final = _of(8, 0x7FFF, _COUNTS)
+_HALVES: Final = _of(8, 0x7FFF, {**_COUNTS, 0x8: 2})
 
 # opcode, destinations (d and c: general register at bits 16 and 64; u: uniform at 16; p, q: predicates at 81, 84),
 # their width in registers, bits 0 to 11, architectures; v and w are p and q as uniform predicates
@@ -368,12 +377,12 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("F2I", "d", 1, "305 b05 d05", _ALL),
     ("I2F", "d", 1, "306 906 b06 d06", _ALL),
     ("F2F", "d", 1, "304 d10", _ALL),
-    ("F2F", "d", _of(11, 3, {1: 1, 2: 1, 3: 2}), "310", _ALL),
+    ("F2F", "d", _of(11, 3, {1: 1, 2: 1, 3: 2}), "310 b10", _ALL),
     ("F2I", "d", _of(11, 3, {2: 1, 3: 2}), "311", _ALL),
     ("I2F", "d", _of(11, 7, {1: 1, 2: 1, 3: 2}), "312 b12 d12", _ALL),
     ("FRND", "d", 2, "313", _ALL),
-    ("DADD", "d", 2, "229 e29", _ALL),
-    ("DMUL", "d", 2, "228 828 c28", _ALL),
+    ("DADD", "d", 2, "229 629 e29", _ALL),
+    ("DMUL", "d", 2, "228 828 a28 c28", _ALL),
     ("DFMA", "d", 2, "22b 42b 82b c2b", _ALL),
     ("DSETP", "pq", 1, "22a 42a e2a", _ALL),
     ("HADD2", "d", 1, "230 430 630 e30", _ALL),
@@ -387,7 +396,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("I2FP", "d", 1, "245 845 c45 a45", _ALL),
     ("I2I", "d", 1, "238", _ALL),
     ("FSET", "d", 1, "20a", _DATACENTER),
-    ("FMNMX3", "d", 1, "276 876", _DATACENTER),
+    ("FMNMX3", "d", 1, "276 876 c76", _DATACENTER),
     ("FADD2", "d", 2, "24b", _DATACENTER),
     ("FFMA2", "d", 2, "249 c49", _DATACENTER),
     ("FMUL2", "d", 2, "24a", _DATACENTER),
@@ -395,7 +404,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("VIMNMX", "dpq", 1, "248 848 c48", _DATACENTER),
     ("VIMNMX", "d", _of(17, 63, {63: 1}), "248 848 c48", _HOPPER),
     ("VIMNMX", "d", _of(17, 63, {63: 1}), "248 c48", _CONSUMER),
-    ("VIMNMX3", "d", 1, "20f", _HOPPER),
+    ("VIMNMX3", "d", 1, "20f c0f", range(90, 104)),
     ("IDP", "d", 1, "226 c26", _ALL),
     ("BMSK", "d", 1, "21b", _ALL),
     ("BREV", "d", 1, "301", _ALL),
@@ -404,16 +413,17 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("BMOV", "d", 1, "355", _LOW_ARCHS),
     ("LEPC", "d", 2, "34e 94e", _ALL),
     ("MATCH", "d", _of(15, 1, {1: 1}), "3a1", _ALL),
-    ("RPCMOV", "d", 1, "353", _DATACENTER),
+    ("RPCMOV", "d", 1, "353", range(100, 122)),
     ("MOV", "d", 2, "402", _CONSUMER),
-    ("SEL", "d", 2, "407", _CONSUMER),
+    ("SEL", "d", 2, "407 e07", _CONSUMER),
     ("UMOV", "u", 2, "482", _CONSUMER),
     ("USEL", "u", 2, "487", _CONSUMER),
-    ("UFFMA", "u", 1, "455 855", _CONSUMER),
+    ("UFFMA", "u", 1, "255 455 855", _CONSUMER),
+    ("UFADD", "u", 1, "254", _CONSUMER),
     ("UFMUL", "u", 1, "256 856", _CONSUMER),
     ("UFSEL", "u", 1, "851", _CONSUMER),
     ("UFSETP", "vw", 1, "253 853", _CONSUMER),
-    ("UI2F", "u", 1, "25a", _CONSUMER),
+    ("UI2F", "u", 1, "25a 85a", _CONSUMER),
     ("UBMSK", "u", 1, "29b 89b", range(90, 122)),
     ("UBREV", "u", 1, "2be", _DATACENTER),
     ("UFLO", "u", 1, "2bd", _ALL),
@@ -435,15 +445,17 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("LDG", "cd", _of(17, 3, {1: 4, 2: 4}), "97e", range(100, 122)),
     ("LDSM", "d", _of(8, 0x1FF, {0x1: 2, 0x2: 4, 0x41: 2, 0x42: 4}), "83b", _ALL),
     ("LDTM", "d", _of(19, 7, {1: 2, 4: 16, 5: 32, 6: 64}), "9ee", _DATACENTER),
-    ("HMMA", "d", _MATRIX, "23c", _ALL),
+    ("HMMA", "d", _HALVES, "23c", _ALL),
     ("IMMA", "d", _MATRIX, "237", range(80, 122)),
     ("QMMA", "d", _MATRIX, "27a", _ALL),
     ("OMMA", "d", 4, "47f", _CONSUMER),
     ("HGMMA", "d", _columns, "9f0 df0", _HOPPER),
+    ("IGMMA", "d", _columns_of_integers, "9f1 df1", _HOPPER),
     ("QGMMA", "d", _columns, "9f3 df3", _HOPPER),
     ("USETMAXREG", "v", 1, "9c8", range(90, 122)),
     ("UTCATOMSWS", "vu", 1, "5e3", _DATACENTER),
     ("UTCATOMSWS", "u", 1, "9e3", _DATACENTER),
+    ("SYNCS", "", 1, "9b1", range(100, 122)),
     ("SYNCS", "p", 1, "5a7", range(90, 122)),
     ("SYNCS", "d", 1, "9a7", range(90, 122)),
     ("SYNCS", "u", 2, "5b2", range(90, 122)),
@@ -464,7 +476,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("MEMBAR", "", 1, "992", _ALL),
     ("NANOSLEEP", "", 1, "35d 95d b5d", _ALL),
     ("PREEXIT", "", 1, "82d", _ALL),
-    ("RPCMOV", "", 1, "352", _DATACENTER),
+    ("RPCMOV", "", 1, "352", range(100, 122)),
     ("STAS", "", 1, "dbd", range(90, 104)),
     ("STG", "", 1, "97f", range(100, 122)),
     ("STSM", "", 1, "844", range(90, 122)),

@@ -57,6 +57,15 @@ BRANCH = "4799000080ffffffffff830300ea1f00"  # of sm_80: @!P1 BRA, back by 0x80 
         (90, "9b78053f040000000000000800c80f00", "UBMSK", "UR5"),  # UBMSK UR5, URZ, 0x4
         (90, "bd7d000a040000003f0c000c00e20300", "STAS", ""),  # STAS.128 [R10.64], R4
         (90, "a873ff020500000000e11e0400642300", "ATOMG", ""),  # ATOMG.E.EXCH.STRONG.GPU PT, RZ, [R2], R5
+        (90, "f179180c0000e0011810040800e20f00", "IGMMA", " ".join(f"R{n}" for n in range(24, 56))),  # 64x64x32.S8.S8
+        (90, "3c72202c20000000ff08000000e20f00", "HMMA", "R32 R33"),  # HMMA.16816.F16 R32, R44, R32, RZ
+        (80, "107b0000006800000010300000220e00", "F2F", "R0"),  # F2F.F32.F64 R0, c[0x0][0x1a0]
+        (80, "297604040000800000000000000c1e00", "DADD", "R4 R5"),  # DADD R4, R4, c[0x2][0x0]
+        (80, "287a0202006e00000000000000141e00", "DMUL", "R2 R3"),  # DMUL R2, R2, c[0x0][0x1b8]
+        (100, "0f7c1a15040000001a01800b00e24f00", "VIMNMX3", "R26"),  # VIMNMX3 R26, R21, UR4, R26, PT
+        (120, "077e0a02040000000000800900e40f00", "SEL", "R10 R11"),  # SEL.64 R10, R2, UR4, P3
+        (120, "55720404050000000400000800d80f00", "UFFMA", "UR4"),  # UFFMA UR4, UR4, UR5, UR4
+        (120, "53730200000000000000000000da0f00", "RPCMOV", "R2"),  # RPCMOV.32 R2, Rpc.LO
         (100, "40750008000000000080c00900e40e00", "CCTL", ""),  # CCTL.E.C.LDCU.IV.DEEP [UR8]
         (100, "787300060400000000e0080800e21100", "UREDGR", ""),  # UREDGR.E.ADD.NA.STRONG.GPU [UR6], UR4
     ],
@@ -65,6 +74,12 @@ def test_what_is_not_read_whole_writes_what_nvdisasm_says(sm: int, word: str, op
     (found,) = decode(bytes.fromhex(word), sm)
     assert (found.opcode, found.known) == (opcode, "writes")
     assert " ".join(map(str, definitions(found) or ())) == written
+
+
+@pytest.mark.parametrize("sm", STORED)
+def test_reversed_bits_are_read_whole(sm: int) -> None:
+    (found,) = decode(bytes.fromhex("01730600060000000000000000700e00"), sm)  # nvdisasm: BREV R6, R6
+    assert (str(found), found.known) == ("BREV R6, R6", "all")
 
 
 def test_a_branch_by_a_uniform_predicate_has_a_target_on_hopper_too() -> None:
