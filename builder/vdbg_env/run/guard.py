@@ -22,6 +22,7 @@ from vdbg_env.run.session import FinishedRun, RunView, Session
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.runbook.workload import recognise
+from vdbg_env.supervisor.job import LEFT
 
 GUARDED = "guarded"  # the step of the runbook that runs the command
 TERMINATION_MESSAGE_BYTES = 4096  # what Kubernetes keeps of /dev/termination-log
@@ -209,6 +210,10 @@ class Guard:
             except Exception as error:  # nor does its exit status change for what is wrong with what explains it
                 _LOG.info("the failure could not be announced", exc_info=True)
                 self.say(f"vdbg-env guard: the failure could not be announced: {error}")
+        elif ended.by is EndedBy.EXIT:  # without a guard a service that the command started would live on
+            for note in (note for step in done.report.steps for one in step.attempts for note in one.notes):
+                if note.startswith(LEFT):
+                    self.say(f"vdbg-env guard: {note}")
         return status
 
     def _session(self, run: RunbookRequest) -> Session:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from vdbg_env.common.patterns import MatcherSpec
 from vdbg_env.supervisor.process_tree import KINDS
 
+LEFT = "what its first process left had to be ended"  # how the note on that begins
+
 
 class HangCommand(NamedTuple):
     """A program to run on a hang: `{pid}` in `argv` is filled in; `each` says for which processes of the tree.

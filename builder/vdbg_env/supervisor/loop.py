@@ -15,7 +15,7 @@ from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.supervisor import control_files
 from vdbg_env.supervisor.control_files import HEARD_S, Ending, give_back, heard, sound
 from vdbg_env.supervisor.helpers import MARK, HangActions, Helpers
-from vdbg_env.supervisor.job import EndReason, Job, Phase, from_json, settled
+from vdbg_env.supervisor.job import LEFT, EndReason, Job, Phase, from_json, settled
 from vdbg_env.supervisor.launch import NotStarted, launch
 from vdbg_env.supervisor.proc import Process, become_subreaper, descendants, is_resource_tracker, process, send
 from vdbg_env.supervisor.process_tree import AttemptTree, PoliteEnd
@@ -277,7 +277,7 @@ class Supervisor:
                 patient = now < self._phase_until and self._growing.growing(now)
                 if not patient and now >= self._at_least:
                     if left := [f"{p.name} ({p.pid})" for p in self._processes() if not is_resource_tracker(p.pid)]:
-                        self._notes.append(f"what its first process left had to be ended: {', '.join(left[:4])}")
+                        self._notes.append(f"{LEFT}: {', '.join(left[:4])}")
                     self._terminate(now, self._job.grace_s / 2)
             case Phase.TERMINATING:
                 if now >= self._phase_until:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -376,6 +377,12 @@ def test_a_command_that_ends_well_is_all_that_is_heard(tmp_path: Path) -> None:
     done = guarded(tmp_path, "import sys; print(sys.stdin.read(), end=''); print('warned', file=sys.stderr)")
     assert (done.status, done.stdout, done.stderr, done.said) == (0, b"", b"warned\n", None)
     assert json.loads((the_run(tmp_path) / "report.json").read_bytes())["verdict"] == "passed"
+
+
+def test_a_service_that_the_command_left_running_is_not_ended_in_silence(tmp_path: Path) -> None:
+    done = guarded(tmp_path, "import subprocess; subprocess.Popen(['sleep', '600'])")
+    assert (done.status, done.said) == (0, None)
+    assert re.fullmatch(rb"vdbg-env guard: what its first process left had to be ended: sleep \(\d+\)\n", done.stderr)
 
 
 def test_output_that_a_full_disk_took_is_not_passed_over_in_silence(tmp_path: Path) -> None:
