@@ -557,7 +557,7 @@ class _Reader:
         graph = any(part != 0 for part in pool)
         at = 0
         for block in blocks:
-            if not isinstance(block, list) or len(block) != 3 or block[2] not in {"used", "pending", "free"}:
+            if not isinstance(block, list) or len(block) != 3 or block[2] not in ("used", "pending", "free"):
                 raise self._wrong("block", block)
             offset, length = self._size(block[0], "block", zero=True), self._size(block[1], "block")
             if offset < at or offset + length > size:

@@ -32,6 +32,7 @@ STEADY = 4 << 20  # bytes of a log from which on a faster automaton earns its ma
 MAX_JOINED = 12
 _LINES_AROUND = 48  # lines before one that show whether its log is wrapped
 _WIDEST = 320  # a wrapped line
+_ALIKE = 4  # bytes by which two lines begin alike
 _CONTEXT = (_LINES_AROUND + 2) * (_WIDEST + 1)
 HELD = 4  # blocks of the log in which the earlier lines of a process are looked for
 _HEAD = 1 << 10  # bytes of a line that say who wrote it
@@ -327,13 +328,19 @@ def _starts_a_line(text: bytes, at: int) -> bool:
 
 
 def _is_wrapped(text: bytes, begin: int, end: int, width: int) -> bool:
-    """Return whether a log is cut at a width, as seen from the lines before the one given: none is longer."""
-    lines = at_width = 0
+    """Return whether a log is cut at a width, as seen from the lines before the one given: none is longer.
+
+    Where most lines of that width are followed by one that begins alike, it is the format that has the width.
+    """
+    lines = at_width = alike = 0
+    head = b""
     while end - begin <= width:
+        after, head = head, text[begin : begin + _ALIKE]
         at_width += end - begin == width
+        alike += end - begin == width and head == after
         lines += 1
         if not begin or lines > _LINES_AROUND:
-            return at_width >= 3 and at_width * 8 >= lines
+            return at_width >= 3 and at_width * 8 >= lines and alike * 2 <= at_width
         end = begin - 1
         begin = text.rfind(b"\n", 0, end) + 1
     return False

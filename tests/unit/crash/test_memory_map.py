@@ -156,6 +156,7 @@ def test_a_map_that_another_program_wrote_needs_no_more_than_names_and_ranges() 
         {"segments": [{"address": "0x1000", "bytes": 4096, "blocks": [[0, 8192, "used"]]}]},
         {"segments": [{"address": "0x1000", "bytes": 4096, "blocks": [[0, 64, "used"], [32, 64, "used"]]}]},
         {"segments": [{"address": "0x1000", "bytes": 4096, "blocks": [[0, 64, "mine"]]}]},
+        {"segments": [{"address": "0x1000", "bytes": 4096, "blocks": [[0, 64, {}]]}]},
         {"segments": [{"address": "0x1000", "bytes": 4096}, {"address": "0x1800", "bytes": 4096}]},
     ],
 )

@@ -479,6 +479,16 @@ def test_an_optional_part_that_was_not_found_is_no_failure(left_out: str, later:
     assert triage(f"ValueError: the plan was not found, and writing one {left_out}\n").failed
 
 
+@pytest.mark.parametrize("lines", [3, 60])
+def test_lines_of_one_format_and_length_are_not_one_line_that_was_wrapped(lines: int) -> None:
+    """The shell's word was taken for the rest of the line before, and no failure was found."""
+    root = triage(
+        "".join(f"epoch {n:03}/100 loss 1.{n:04} lr 0.0010 time 12.3 s memory 71.2 GiB\n" for n in range(lines))
+        + "Killed\n"
+    ).root_cause
+    assert root and (root.line, root.text) == (lines + 1, "Killed")
+
+
 def test_lines_of_two_containers_are_not_one_line_that_was_wrapped() -> None:
     """Lines of access are of one length, as those are that a terminal cut."""
     failed = "a-1  | torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
