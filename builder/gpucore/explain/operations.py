@@ -37,6 +37,7 @@ from gpucore.explain.algebra import (
     zx,
 )
 
+_DEEPEST: Final = 32
 TRUE: Final = atom("true", bits=1)
 FALSE: Final = atom("false", bits=1)
 
@@ -668,6 +669,26 @@ def assuming(p: Poly, condition: Atom) -> Poly:
     return p
 
 
+def assuming_all(p: Poly, condition: Atom) -> Poly:
+    """Return a value where a condition is known to hold: of choices within choices too, if these are not too deep."""
+    found: dict[Atom, Poly] = {}
+
+    def look(q: Poly, depth: int = 0) -> Poly:
+        a = q.single
+        if a is None or a.kind != "select" or depth == _DEEPEST:
+            return q
+        if a not in found:
+            c, first, second = a.args
+            assert isinstance(c, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+            c = assumed(c, condition)
+            first = look(first, depth + 1) if c is not FALSE else ZERO
+            second = look(second, depth + 1) if c is not TRUE else ZERO
+            found[a] = select(c, first, second)
+        return found[a]
+
+    return look(p)
+
+
 def assumed(c: Atom, condition: Atom) -> Atom:
     """Return a condition where another one is known to hold."""
     if c.kind == "choose":
@@ -675,12 +696,29 @@ def assumed(c: Atom, condition: Atom) -> Atom:
         assert isinstance(deciding, Atom) and isinstance(first, Atom) and isinstance(second, Atom)
         known = decided(deciding, {condition})
         return c if known is None else first if known else second
+    known = decided(c, {condition})
+    if known is not None:
+        return TRUE if known else FALSE
+    while c.kind == "all":
+        left, right = c.args
+        assert isinstance(left, Atom) and isinstance(right, Atom)
+        if decided(left, {condition}):
+            c = right
+        elif decided(right, {condition}):
+            c = left
+        else:
+            break
     return c
 
 
 def decided(c: Atom, holding: Collection[Atom]) -> bool | None:
     """Return whether a condition is true where others hold; None where they do not decide it."""
     found: dict[Atom, bool | None] = {}  # conditions share parts: as a tree they may be too many
+    holding, todo = set[Atom](), list(holding)
+    while todo:
+        one = todo.pop()
+        holding.add(one)
+        todo += [x for x in one.args if isinstance(x, Atom)] if one.kind == "all" else []
 
     def look(c: Atom) -> bool | None:
         if c not in found:

@@ -136,7 +136,7 @@ class At:
     def register(self, register: Register) -> Poly:
         """Return a register as the instruction finds it when it runs: where its guard holds."""
         value = self.machine.register(register, self.n)
-        return value if self.i.guard is None else op.assuming(value, self.guard)
+        return value if self.i.guard is None else op.assuming_all(value, self.guard)
 
     def constant(self, operand: Constant, more: int, size: int = 4) -> Poly:
         """Return a word of a constant bank."""
@@ -547,10 +547,12 @@ def _compare(at: At) -> Results:
         found = _upper_comparison(at, relation, unsigned, at.condition(below))
     else:
         others = at.conditions
-        if at.wide:
-            found = _comparison(relation, at.double(0), at.double(1), unsigned)
-        else:
-            found = _comparison(relation, at.word(0), at.word(1), unsigned)
+        operands = (at.double(0), at.double(1)) if at.wide else (at.word(0), at.word(1))
+        if combine != "XOR" and len(others) == 1:  # it decides only where the other condition does not
+            other = at.condition(others[0])
+            matters = other if combine == "AND" else op.negate(other)
+            operands = (op.assuming(operands[0], matters), op.assuming(operands[1], matters))
+        found = _comparison(relation, *operands, unsigned)
     if found is None or len(others) != 1:
         return None
     other = at.condition(others[0])

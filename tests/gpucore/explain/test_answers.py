@@ -948,6 +948,29 @@ def test_a_branch_that_is_taken_where_threads_are_apart_or_together_may_not_be_t
     assert values.register(Register("R", 0), 3) == constant(1)
 
 
+@pytest.mark.parametrize("over", [0, 1, 7, 1000, 0xFFFFFFFE, 0xFFFFFFFF])
+@pytest.mark.parametrize("under", [0, 1, 3, 0xFFFFFFFF])
+def test_a_division_that_runs_under_a_condition_is_known_where_only_that_uses_it(over: int, under: int) -> None:
+    rows = (  # of a stock kernel: x == -1 ? 0 : x / d
+        ("", "LDC", "R14,c[0x0][0x160]"), ("", "ULDC", "UR9,c[0x0][0x164]"), ("", "I2F.U32.RP", "R19,UR9"),
+        ("", "ISETP.NE.AND", "P3,PT,R14,-0x1,PT"), ("", "PLOP3.LUT", "P2,PT,PT,PT,PT,0x8,0x0"),
+        ("", "MUFU.RCP", "R19,R19"), ("", "IADD3", "R20,R19,0xffffffe,RZ"),
+        ("", "F2I.FTZ.U32.TRUNC.NTZ", "R21,R20"), ("", "IMAD.MOV.U32", "R20,RZ,RZ,RZ"),
+        ("", "IADD3", "R25,RZ,-R21,RZ"), ("", "IMAD", "R25,R25,UR9,RZ"), ("", "IMAD.HI.U32", "R44,R21,R25,R20"),
+        ("P3", "IMAD.HI.U32", "R21,R44,R14,RZ"), ("P3", "IADD3", "R25,-R21,RZ,RZ"), ("P3", "IMAD", "R19,R25,UR9,R14"),
+        ("P3", "ISETP.GE.U32.AND", "P1,PT,R19,UR9,PT"), ("P3", "PLOP3.LUT", "P2,PT,P1,PT,PT,0x80,0x0"),
+        ("", "PLOP3.LUT", "P1,PT,PT,PT,PT,0x8,0x0"), ("P2", "IADD3", "R19,R19,-UR9,RZ"),
+        ("P2", "IADD3", "R21,R21,0x1,RZ"),
+        ("P3", "ISETP.GE.U32.AND", "P4,PT,R19,UR9,PT"), ("P3", "PLOP3.LUT", "P1,PT,P4,PT,PT,0x80,0x0"),
+        ("", "ISETP.NE.U32.OR", "P4,PT,RZ,UR9,!P3"), ("", "MOV", "R19,RZ"), ("P1", "IADD3", "R21,R21,0x1,RZ"),
+        ("!P4", "LOP3.LUT", "R21,RZ,UR9,RZ,0x33,!PT"), ("P3", "IMAD.MOV.U32", "R19,RZ,RZ,R21"), ("", "EXIT", ""),
+    )  # fmt: skip
+    value = kernel_of(*rows).register(Register("R", 19), len(rows) - 1)
+    found = Values(lambda a: {0x160: over, 0x164: under}[int(str(a.args[1]))] if a.kind == "bank" else 1 // 0)
+    assert found.of(value) == (0 if over == 0xFFFFFFFF else over // under if under else 0xFFFFFFFF)
+    assert {a.kind for a in inside(value)} <= {"bank", "eq", "select", "udiv"}
+
+
 @pytest.mark.parametrize("tid", range(5))
 @pytest.mark.parametrize("least", range(5))
 def test_a_loop_with_two_ways_in_and_a_condition_that_it_carries_is_known_turn_by_turn(tid: int, least: int) -> None:
