@@ -149,14 +149,32 @@ def part_planted(asked: argparse.Namespace) -> Iterable[Unit]:
 
 def part_stock(asked: argparse.Namespace) -> Iterable[Unit]:
     """The stock vLLM wheel: how much of its global accesses is explained, and whether it is right where it runs."""
-    wheels = ROOT / ".cache" / "wheels"
-    wheel = next(wheels.glob(f"vllm-{asked.vllm}-*.whl"), None)
-    if wheel is None:
-        options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", "3.13", "--dest", str(wheels)]
-        subprocess.run([sys.executable, "-m", "pip", "download", *options, f"vllm=={asked.vllm}"], check=True)
-        wheel = next(wheels.glob(f"vllm-{asked.vllm}-*.whl"))
+    wheel = stock_wheel(asked.vllm)
     for arch in asked.arch:
         yield Unit("stock", f"{asked.vllm}.{asked.stock}", arch, stock_unit, (wheel, asked.stock))
+
+
+def part_coverage(asked: argparse.Namespace) -> Iterable[Unit]:
+    """The same of more kernels, by the decoder alone: nothing is run."""
+    wheel = stock_wheel(asked.vllm)
+    for arch in asked.arch:
+        yield Unit("coverage", f"{asked.vllm}.{asked.coverage}", arch, coverage_unit, (wheel, asked.coverage))
+
+
+def stock_wheel(version: str) -> Path:
+    """Return the wheel, fetched where it is not here."""
+    wheels = ROOT / ".cache" / "wheels"
+    wheel = next(wheels.glob(f"vllm-{version}-*.whl"), None)
+    if wheel is None:
+        options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", "3.13", "--dest", str(wheels)]
+        subprocess.run([sys.executable, "-m", "pip", "download", *options, f"vllm=={version}"], check=True)
+        wheel = next(wheels.glob(f"vllm-{version}-*.whl"))
+    return wheel
+
+
+def coverage_unit(arch: int, wheel: Path, kernels: int) -> dict[str, Any]:
+    """Explain kernels of the stock wheel."""
+    return vars(survey(None, wheel, arch, kernels, seed=1)[0])
 
 
 def stock_unit(arch: int, wheel: Path, kernels: int) -> dict[str, Any]:
@@ -277,6 +295,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterable[Unit]]] = {
     "planted": part_planted,
     "csrc": part_csrc,
     "stock": part_stock,
+    "coverage": part_coverage,
 }
 
 
@@ -329,6 +348,10 @@ COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
         "right": ("run_right",), "differences": ("wrong_count",),
     },
 }  # fmt: skip
+COLUMNS["coverage"] = {
+    **dict([*COLUMNS["stock"].items()][:7]), "other loops": ("alone_with_other_loops",),
+    "partly unknown": ("alone_partly_unknown",),
+}  # fmt: skip
 
 
 def table(part: str, found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -350,6 +373,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=200, help="planted faults for each architecture")
     parser.add_argument("--mutations", type=int, default=20, help="damaged cores of each fault")
     parser.add_argument("--stock", type=int, default=40, help="kernels of the stock wheel for each architecture")
+    parser.add_argument("--coverage", type=int, default=1000, help="the same, where the decoder alone looks at them")
     parser.add_argument("--each", type=int, default=2, help="kernels of each template of csrc and CUB")
     parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, help="which architectures")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="units at a time")

@@ -19,14 +19,14 @@ from gpucore.elf import read_parameter_table
 from gpucore.errors import GpucoreError
 from gpucore.fatbin import EntryKind, find_device_code
 from gpucore.mangling import parameter_types, short_name
-from tests.support.sass.listing import Line
+from gpucore.sass import Instruction, decode
 from tests.support.sass.machine import Thread, Unsupported
 from tests.support.sass.memory import Memory, Region
 from tests.support.sass.programs import Program, constant_bank
 from tests.support.sass.proofs import explainer
 from tests.support.sass.published import published
 from tests.support.sass.sources import KernelText, kernel_texts
-from tests.support.sass.witness import Outcome, Run, Witness, named_specials
+from tests.support.sass.witness import Explain, Outcome, Run, Witness, named_specials
 
 _GLOBAL = frozenset(("LDG", "STG", "ATOMG", "RED", "REDG"))
 _BLOCK, _GRID = (128, 1, 1), (5, 3, 2)
@@ -35,7 +35,7 @@ _NUMBERS = frozenset((
     "unsigned long", "unsigned long long", "unsigned short",
 ))  # fmt: skip
 _LONGEST = 16 * 6000  # bytes of a kernel
-_LARGEST = 2 << 20  # bytes of a cubin; larger ones are left out, because nvdisasm and the interpreter take minutes
+_LARGEST = 2 << 20  # bytes of a cubin that is compared; for larger ones nvdisasm and the interpreter take minutes
 
 
 @dataclass
@@ -95,17 +95,19 @@ def cubins(wheel: Path, arch: int, rng: random.Random) -> Iterator[bytes]:
                 if one.entry.kind == EntryKind.ELF and one.entry.target.rstrip("af") == f"sm_{arch}"
             ]
             for entry in rng.sample(entries, min(len(entries), 12)):
-                data = bytes(entry.payload())
-                if len(data) <= _LARGEST:
-                    yield data
+                yield bytes(entry.payload())
 
 
-def survey(nvdisasm: str, wheel: Path, arch: int, kernels: int, seed: int) -> tuple[Coverage, Outcome]:
-    """Explain every global access of some kernels, and compare those that a few threads execute."""
+def survey(nvdisasm: str | None, wheel: Path, arch: int, kernels: int, seed: int) -> tuple[Coverage, Outcome]:
+    """Explain every global access of some kernels, and compare those of small cubins that a few threads execute.
+
+    Without nvdisasm none is compared.
+    """
     rng, coverage, outcome = random.Random(seed), Coverage(), Outcome()
     for data in cubins(wheel, arch, rng):
+        compared = nvdisasm is not None and len(data) <= _LARGEST
         try:
-            program = Program(data, arch, nvdisasm)
+            program = Program(data, arch, nvdisasm or "")
             functions = rng.sample(program.code.kernels, min(len(program.code.kernels), 3))
         except GpucoreError:
             coverage.not_read += 1
@@ -115,8 +117,10 @@ def survey(nvdisasm: str, wheel: Path, arch: int, kernels: int, seed: int) -> tu
                 return coverage, outcome
             if function.size > _LONGEST:
                 continue
+            explain = _cover(program, function, coverage)
             try:
-                _survey(program, function, coverage, outcome, rng)
+                if compared:
+                    _compare(program, function, explain, outcome, rng)
             except (RuntimeError, subprocess.TimeoutExpired):
                 coverage.not_read += 1
     return coverage, outcome
@@ -132,7 +136,8 @@ def survey_with_sources(nvdisasm: str, cubin: Path, arch: int, each: int, seed: 
             templates.setdefault(plain_name(kernel), []).append(kernel)
     for kernels in templates.values():
         for kernel in rng.sample(kernels, min(each, len(kernels))):
-            _survey(program, kernel, coverage, outcome, rng, bases)
+            explain = _cover(program, kernel, coverage, bases)
+            _compare(program, kernel, explain, outcome, rng)
     return coverage, outcome, bases
 
 
@@ -141,18 +146,21 @@ def plain_name(kernel: Function) -> str:
     return re.split(r"[<(]", short_name(kernel.demangled))[0].rpartition("::")[2]
 
 
-def _survey(
-    program: Program, function: Function, coverage: Coverage, outcome: Outcome, rng: random.Random,
-    bases: Bases | None = None,
-) -> None:  # fmt: skip
-    machine, explain = program.machine(function.name, strict=False), explainer(program, function.name)
+def _cover(program: Program, function: Function, coverage: Coverage, bases: Bases | None = None) -> Explain:
+    """Count what is said of every global access of a kernel, by the decoder alone."""
+    explain = explainer(program, function.name)
     coverage.kernels += 1
-    for line in machine.code.lines:
-        if line.name in _GLOBAL:
-            answer = explain(line.offset, ())
-            _count(answer, line, coverage)
+    for i in decode(program.words(function.name), program.arch):
+        if i.opcode in _GLOBAL:
+            answer = explain(i.offset, ())
+            _count(answer, coverage)
             if bases is not None and answer is not None and answer["base"] and answer["base"]["argument"]:
-                _hold_to_source(program, function, line, answer["base"]["argument"], bases)
+                _hold_to_source(program, function, i, answer["base"]["argument"], bases)
+    return explain
+
+
+def _compare(program: Program, function: Function, explain: Explain, outcome: Outcome, rng: random.Random) -> None:
+    machine = program.machine(function.name, strict=False)
     witness = Witness(machine, explain, program.labels(function.name))
     for _ in range(3):
         run = _run(program, function, witness, rng)
@@ -164,8 +172,8 @@ def _survey(
     outcome.add(witness.outcome)
 
 
-def _hold_to_source(program: Program, function: Function, line: Line, argument: int, bases: Bases) -> None:
-    location = program.code.locate(Place(section=function.section, offset=line.offset))
+def _hold_to_source(program: Program, function: Function, i: Instruction, argument: int, bases: Bases) -> None:
+    location = program.code.locate(Place(section=function.section, offset=i.offset))
     types = parameter_types(function.demangled)
     # Where only the call path changes ptxas leaves out rows: the chain may be that of a neighbour.
     chains = (location.chain, *location.siblings)
@@ -178,13 +186,13 @@ def _hold_to_source(program: Program, function: Function, line: Line, argument: 
     accessed &= {
         name
         for name, kind in zip(kernel.parameters if kernel else (), types, strict=False)
-        if kind not in _NUMBERS and not (kind.endswith(" const*") and not line.name.startswith("LD"))
+        if kind not in _NUMBERS and not (kind.endswith(" const*") and not i.opcode.startswith("LD"))
     }
     if kernel is None or not accessed:
         bases.undecided += 1
     elif kernel.parameters[argument - 1] not in accessed:
         innermost = location.chain[0]
-        here = f"{function.name}+{line.offset:#x} {line.opcode} {Path(innermost.file).name}:{innermost.line}"
+        here = f"{function.name}+{i.offset:#x} {i.opcode} {Path(innermost.file).name}:{innermost.line}"
         bases.elsewhere.append(f"{here}: {kernel.parameters[argument - 1]}, the source has {sorted(accessed)}")
     else:
         bases.named += len(accessed) == 1
@@ -203,7 +211,7 @@ def _kernels_in(path: Path, name: str) -> tuple[KernelText, ...]:
     return tuple(kernel_texts(path.read_text(errors="replace"), name)) if path.is_file() else ()
 
 
-def _count(answer: object, line: Line, coverage: Coverage) -> None:
+def _count(answer: object, coverage: Coverage) -> None:
     coverage.accesses += 1
     if not isinstance(answer, dict):
         coverage.not_explained += 1
