@@ -21,7 +21,7 @@ Explain = Callable[[int, tuple[int, ...]], Mapping[str, Any] | None]
 Variable = tuple[Mapping[str, Any], int, tuple[int, ...]]
 """A variable of a loop: an answer, the variable's number in it, and the calls around what the answer is about."""
 _AXES = "xyz"
-_UNWRITTEN = 0xDEAD_4200  # and a register's number: what it has where nothing has written it
+_UNWRITTEN = 0xDEAD_4200  # and a register's number: what it has where nothing has written it, or its lower half alone
 
 
 @dataclass
@@ -187,7 +187,7 @@ class Witness:
 
         What nothing has written yet is no value of the loop: its formula is of the ways that write it.
         """
-        if any(thread.r[int(one[1:])] == _UNWRITTEN + int(one[1:]) for one in registers if one[0] == "R"):
+        if any(thread.r[int(one[1:])] >> 16 == _UNWRITTEN >> 16 for one in registers if one[0] == "R"):
             return
         loop, inner = answer["loops"][n], tuple(answer["calls"])
         entry = max(one for one in self._starts if one <= (inner[0] if inner else loop["offset"]))
