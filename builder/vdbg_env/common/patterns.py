@@ -163,7 +163,15 @@ SHORT = 512
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 _RETURNS = re.compile(rb"\r+(?=\n|\Z)")
+_FRAME = 4 << 10  # bytes of a line of a traceback
 _FLAGS = re.compile(rb"^\(\?[aiLmsux]+\)")
+
+
+# Two lines of which the second is source that a traceback of Python or pytest quotes: the message is in another one.
+QUOTED_SOURCE = re.compile(
+    rb"\n(?:[^\n]{0,400}?[\])>E|])? {2,}raise \w|\n(?:[^\n]{0,400}?[\])] )?> {4,}\S|"
+    rb'  File "[^"\n]{1,4096}", line \d[^\n]*\n(?:[^\n]{0,400}?[\])>E|])? {4,}[^\s|]'
+)
 
 
 class MatcherSpec(NamedTuple):
@@ -278,6 +286,7 @@ class LineMatcher:
         self.count = 0
         self.kept: list[LineMatch] = []
         self.slow = 0
+        self._quotes = False  # the first match is a line of source
         self.linear = of_lines(spec.pattern.encode())
         if self.linear is None:
             pattern = re.compile(spec.pattern.encode())
@@ -287,7 +296,7 @@ class LineMatcher:
     @property
     def done(self) -> bool:
         """Whether no further line needs to be searched."""
-        return self.slow >= GIVEN_UP_AFTER or (self.spec.take == "first" and self.count > 0)
+        return self.slow >= GIVEN_UP_AFTER or (self.spec.take == "first" and self.count > 0 and not self._quotes)
 
     def look(self, block: Block, timer: SearchTimer) -> bool:
         """Search a block, and return whether a line of it matched; raises TooSlow where the step is to end."""
@@ -326,6 +335,13 @@ class LineMatcher:
 
     def _take(self, block: Block, line: int, groups: _Groups) -> None:
         self.count += 1
+        if self.spec.take == "first":  # of source that quotes the message and the message itself, the latter
+            before = block.lines[line - 1][-_FRAME:] if line else b""
+            quotes = QUOTED_SOURCE.search(before + b"\n" + block.lines[line][:_FRAME]) is not None
+            if self._quotes and quotes:
+                return
+            self._quotes = quotes
+            self.kept.clear()
         if self.spec.take != "last" and len(self.kept) >= MATCHES_KEPT:
             return
         texts = {os.fsdecode(name): _text(value) for name, value in groups.items() if value is not None}

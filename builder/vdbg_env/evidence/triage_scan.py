@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
+from vdbg_env.common.patterns import QUOTED_SOURCE
 from vdbg_env.evidence.finding import HowKnown
 from vdbg_env.evidence.log_line import MAX_LINE, LogLine, decode, rank_of_file, rank_of_process, unwrap
 from vdbg_env.evidence.triage_rules import Rule, RuleBook, which_of
@@ -40,6 +41,9 @@ _TIMED, _TIMED_LINES = 32 << 10, 200  # bytes and lines before one without a tim
 _LABELS = 200  # bytes of a line that have its time
 _MAY_HAVE_A_TIME = re.compile(rb"\d\d:\d\d:\d\d").search
 _WRITERS = 1 << 14  # lines whose writers are remembered, because a hostile log has the same ones looked at again
+
+_BEGINS_A_CHILDS_END = b"\nProcess "
+_ENDED_CHILD = re.compile(rb"Process ([A-Za-z][\w.:/+-]{0,63}):(?=\n)")
 
 _CRLF = re.compile(rb"\r\n")  # bytes.replace takes three times as long where few lines end so
 _SURE_STARTS = b"([{|"  # a line that begins with one of these is not the rest of another
@@ -153,6 +157,30 @@ class LineScanner:
                 if (said.container or said.stamp) and writer in {None, said.writer}:
                     return said.container or said.stamp
         return None
+
+    def with_line_before(self, line: bytes) -> bytes:
+        """Return the physical line before the candidate yielded last, and that candidate."""
+        text, end = self._text_before()
+        before = text[text.rfind(b"\n", 0, max(0, end - 1)) + 1 : max(0, end - 1)]
+        return before[-4 * _HEAD :] + b"\n" + line[: 4 * _HEAD]
+
+    def process_before(self) -> str | None:
+        """Return the process that Python's multiprocessing names in a line before the candidate yielded last.
+
+        It prints that line without any prefix, and the traceback below it; a line with a prefix is none of the two.
+        """
+        text, end = self._text_before()
+        begin = text.rfind(_BEGINS_A_CHILDS_END, max(0, end - _TIMED), end) + 1
+        named = _ENDED_CHILD.match(text, begin) if begin else None
+        below = text[named.end() : end].split(b"\n") if named else []
+        said = (unwrap(decode(line[:_HEAD])) for line in below)
+        if named is None or len(below) > TRACEBACK or any(one.writer or one.level for one in said):
+            return None
+        return named[1].decode()
+
+    def _text_before(self) -> tuple[bytes, int]:
+        """Return a text that has what is before the candidate yielded last, and where that ends in it."""
+        return (self._block, self._begin) if self._begin > 0 else (self._context, len(self._context) + self._begin)
 
     def feed(self, chunk: bytes) -> Iterator[Candidate]:
         """Take the next bytes and yield the candidates among the blocks that are complete."""
@@ -588,7 +616,7 @@ class LogClassifier:
             )
             if line.level in {"INFO", "DEBUG"}:
                 met = [(rule, groups) for rule, groups in met if rule.any_level]
-            if met and CODE.match(line.text):
+            if met and (CODE.match(line.text) or QUOTED_SOURCE.search(self._scanner.with_line_before(candidate.data))):
                 return
         key = tuple([rule.id for rule, _ in met])
         if (together := self._together.get(key)) is None:
@@ -758,6 +786,8 @@ class LogClassifier:
                 self._looks -= 1
                 self._placed[sighting.failure] = self._scanner.stamp_before(sighting.writer)
             sighting.not_before = self._placed.get(sighting.failure)
+        if not sighting.process:
+            sighting.process = self._scanner.process_before()
         self._kept[id(sighting)] = sighting
         self._last[sighting.writer] = sighting
         if sighting.passing or sighting.cleared or _of_another(sighting):

@@ -50,6 +50,20 @@ def test_colours_hide_no_match_and_are_not_kept() -> None:
 
 
 @pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("before", [b"", b"(Worker pid=7) ERROR 11-26 23:00:00 [x.py:3] "])
+@pytest.mark.parametrize("source", [b'raise RuntimeError("bad access\\nmore")', b'check(error, "bad access")'])
+def test_the_source_that_a_traceback_quotes_is_not_the_first_match_where_the_message_follows(
+    source: bytes, before: bytes
+) -> None:
+    lines = [b'  File "/srv/a.py", line 5, in f', b"    " + source, b"RuntimeError: bad access", b"x: bad access"]
+    data = b"".join(before + line + b"\n" for line in lines)
+    (matcher,) = searched(MatcherSpec(name="failure", pattern="bad access"), data=data)
+    assert [one.line for one in matcher.kept] == [3] and matcher.done
+    (alone,) = searched(MatcherSpec(name="failure", pattern="bad access"), data=b"\n".join(lines[:2]))
+    assert [one.line for one in alone.kept] == [2], "better than none"
+
+
+@pytest.mark.usefixtures("engine")
 def test_the_first_the_last_or_all_matches_are_kept() -> None:
     specs = [MatcherSpec(take, r"line (?P<n>\d+)", take=take) for take in ("first", "last", "all")]
     data = b"".join(b"a line %d, and line x\n\n" % n for n in range(MATCHES_KEPT + 9))

@@ -400,6 +400,32 @@ DISCONNECTS = [
 ]
 
 
+@pytest.mark.parametrize(
+    "log",
+    [
+        '  File "/srv/a.py", line 6, in check\n    check(err, "{0}")\nRuntimeError: {0}\n',
+        'E     File "/srv/a.py", line 6, in check\nE       check(err, "{0}\\nmore")\nE   RuntimeError: {0}\n',
+        '    def test_x():\n>       check(err, "{0}")\nE       RuntimeError: {0}\n',
+    ],
+)
+def test_the_source_that_a_traceback_quotes_is_not_the_root_line(log: str) -> None:
+    root = triage(log.format("CUDA error: an illegal memory access was encountered")).root_cause
+    assert root and root.line == 3
+    prefixed = log.replace("{0}", "CUDA error: invalid device function").replace("\n", "\n(EngineCore_0 pid=1) ")
+    root = triage("(EngineCore_0 pid=1) " + prefixed).root_cause
+    assert root and root.line == 3
+
+
+def test_the_process_is_that_of_the_line_that_multiprocessing_prints_before_a_traceback() -> None:
+    head = 'Traceback (most recent call last):\n  File "/srv/a.py", line 6, in f\n    g()\n'
+    raised = head + "RuntimeError: CUDA error: out of memory\n"
+    log = "INFO 11-27 12:00:00 [x.py:1] a\nProcess EngineCore_0:\n"
+    assert triage(log + raised).process == "EngineCore_0"
+    again = raised + "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert triage(log + again.replace("CUDA error: out of memory", "x") + raised).process == "EngineCore_0"
+    assert triage(log + "ERROR 11-27 12:00:01 [x.py:1] b\n" + raised).process is None, "another's line is between"
+
+
 @pytest.mark.parametrize("raised", DISCONNECTS)
 def test_a_log_of_a_server_that_ends_with_a_clients_disconnect_shows_no_failure(raised: str) -> None:
     verdict = triage(ANSWERED + REQUEST.format(raised=raised))
