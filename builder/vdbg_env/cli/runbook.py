@@ -41,6 +41,7 @@ from vdbg_env.run.guarded import Guarded, GuardFlags, core_room, forget_old_runs
 from vdbg_env.run.history import named_by_guard
 from vdbg_env.run.library import runbook_library
 from vdbg_env.run.placement import PlacementRequest, Scratch
+from vdbg_env.run.recordings import read_recording
 from vdbg_env.run.session import RunView, Session
 from vdbg_env.runbook.state import AskPerson, StepRecord
 
@@ -437,6 +438,8 @@ def runbook_command(
         raise click.UsageError("--from begins a run: it excludes --replay and --resume")
     if request.pseudonyms and replay:
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
+    if name is None and replay:
+        raise click.UsageError(f"Missing argument 'NAME': the recording is of {read_recording(replay).runbook}")
     if name is None and resume is None and request.from_run is None:
         raise click.UsageError("Missing argument 'NAME': vdbg-env runbooks list")
     if request.from_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import click
 from vdbg_env.cli.options import AGES, read_retention, retention_options
 from vdbg_env.common.console import note, printable
 from vdbg_env.common.errors import BadInput
-from vdbg_env.record.runs import complete_run, find_run, runs_home
+from vdbg_env.record.runs import RUNS_VARIABLE, complete_run, find_run, runs_home
 from vdbg_env.run import history
 from vdbg_env.run.history import ALL, Selection, list_lines
 
@@ -37,13 +37,18 @@ def runs_command() -> None:
 
 
 @runs_command.command("list")
+@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False))
 @click.option("--group", is_flag=True, help="Group crashes by cause, the most frequent first.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
 @click.option("--since", metavar="TIME", help="Only runs started since an age (2h, 7d) or a time (2026-11-22T08:00).")
 @click.option("--failed", is_flag=True, help="Only runs with a failure or a hang.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/runs/v1).")
-def list_command(group: bool, last: int | None, since: str | None, failed: bool, as_json: bool) -> int:
+def list_command(
+    folder: str | None, group: bool, last: int | None, since: str | None, failed: bool, as_json: bool
+) -> int:
     """List the runs, oldest first, or their causes.
+
+    Those of FOLDER, else of the usual one.
 
     \b
     Example:
@@ -52,20 +57,21 @@ def list_command(group: bool, last: int | None, since: str | None, failed: bool,
       vdbg-env runs list --group
     """
     selection = Selection(last=last, since=_since(since), failed=failed)
+    environment = {**os.environ, RUNS_VARIABLE: folder} if folder else os.environ
     if group:
-        return _list_groups(as_json, selection)
+        return _list_groups(environment, as_json, selection)
     if as_json:
         from vdbg_env.run.history import list_runs
 
-        found = list_runs(os.environ, selection)
+        found = list_runs(environment, selection)
         _note_unreadable(found.unreadable)
         click.echo(history.runs_json(found.runs, found.unreadable), nl=False)
         return 0
-    lines, unreadable = list_lines(os.environ, selection)
+    lines, unreadable = list_lines(environment, selection)
     _note_unreadable(unreadable)
     click.echo("".join(f"{history.line(run)}\n" for run in lines), nl=False)
     if not lines:
-        note(f"no {'runs' if selection == ALL else 'such runs'} in {runs_home(os.environ)}")
+        note(f"no {'runs' if selection == ALL else 'such runs'} in {runs_home(environment)}")
     return 0
 
 
@@ -84,17 +90,17 @@ def _since(text: str | None) -> float | None:
         ) from None
 
 
-def _list_groups(as_json: bool, selection: Selection) -> int:
+def _list_groups(environment: Mapping[str, str], as_json: bool, selection: Selection) -> int:
     from vdbg_env.run import crash_groups
 
-    groups, unreadable = crash_groups.crash_groups(os.environ, selection)
+    groups, unreadable = crash_groups.crash_groups(environment, selection)
     _note_unreadable(unreadable)
     if as_json:
         click.echo(crash_groups.as_json(groups, unreadable), nl=False)
         return 0
     click.echo(crash_groups.as_text(groups), nl=False)
     if not groups:
-        note(f"no crash with a known cause in {runs_home(os.environ)}")
+        note(f"no crash with a known cause in {runs_home(environment)}")
     return 0
 
 

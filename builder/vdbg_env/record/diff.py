@@ -65,7 +65,7 @@ def _steps(before: Document, after: Document) -> Iterator[Difference]:
             continue
         a, b = old[name], new[name]
         yield from _pair("outcome", name, a.get("outcome") or a.get("status"), b.get("outcome") or b.get("status"))
-        yield from _pair("ended", name, _end_in_words(a), _end_in_words(b))
+        yield from _pair("ended", name, end_in_words(a.get("ended")), end_in_words(b.get("ended")))
         yield from _pair("reproduced", name, _reproduced(a), _reproduced(b))
         yield from _pair("command", name, _command(a), _command(b))
         yield from _tables("variable", a.get("env") or {}, b.get("env") or {}, prefix=f"{name} ")
@@ -75,12 +75,13 @@ def _summary(step: Mapping[str, Any] | None) -> str | None:
     return None if step is None else str(step.get("outcome") or step.get("status"))
 
 
-def _end_in_words(step: Mapping[str, Any]) -> str | None:
-    ended = step.get("ended")
+def end_in_words(ended: Mapping[str, Any] | None) -> str | None:
+    """Return how a recorded process ended: `exit 1`, `signal 6`, or what ended it where it did not by itself."""
     if not ended:
         return None
+    by = "hung" if ended["by"] == "watch" else ended["by"].replace("_", " ")
     number = ended.get("signal") if ended.get("signal") is not None else ended.get("code")
-    return ended["by"] if number is None else f"{ended['by']} {number}"
+    return by if number is None or ended["by"] == "watch" else f"{by} {number}"
 
 
 def _reproduced(step: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from gpucore.mangling import short_name
 from vdbg_env.common.console import duration, json_text, printable, size_text
 from vdbg_env.common.errors import BadInput, quoted
-from vdbg_env.record.diff import Difference
+from vdbg_env.record.diff import Difference, end_in_words
 from vdbg_env.record.dump_files import Retention, retired
 from vdbg_env.record.event_log import Event, damaged, read_events, summarize, well_formed
 from vdbg_env.record.run_directory import RunDirectory, RunHead, way_on
@@ -392,10 +392,8 @@ def text(run: RecordedRun) -> str:
 
 def _step_line(step: RecordedStep, width: int) -> str:
     """Return a step as a line: outcome, attempts, time and reason; a built-in step has no end."""
-    ended = step.ended or {}
-    number = next((ended[k] for k in ("signal", "code") if ended.get(k) is not None), "")
     outcome = step.outcome or (f"answered {step.choice}" if step.choice else "")
-    reasons = (f"{ended.get('by', '')} {number}".strip(), step.error or step.message)
+    reasons = (end_in_words(step.ended), step.error or step.message)
     why = ", ".join(reason for reason in reasons if reason)
     took = duration(step.duration_s)
     return f"    {step.id:<{width}}  {outcome:<14} {step.attempts or '':>3} {took:>11}  {why}".rstrip()

@@ -108,6 +108,12 @@ def test_a_run_ends_in_a_report_and_its_verdicts_status(here: Path, capsys: pyte
     assert "baseline #1: Does it fail?" in shown.err
 
 
+def test_a_recording_says_which_runbook_it_is_of(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--record", "kept", "--run-dir", "own") == 3
+    assert main(["runbook", "--replay", "kept"]) == 2
+    assert "Missing argument 'NAME': the recording is of tiny" in capsys.readouterr().err
+
+
 def test_bisect_has_its_own_statuses(here: Path) -> None:
     assert run("--bisect") == 1
     assert run("--bisect", workload=("true",)) == 0

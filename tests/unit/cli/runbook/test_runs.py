@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.runbooks import TINY
 from vdbg_env.cli import main
-from vdbg_env.record.diff import diff
+from vdbg_env.record.diff import diff, end_in_words
 from vdbg_env.record.run_directory import RunDirectory, RunHead
 
 SCHEMAS = Path(__file__).parents[4] / "docs" / "schemas"
@@ -37,12 +37,18 @@ def schema(name: str) -> dict[str, Any]:
     return found
 
 
-def test_runs_are_listed_and_shown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_and_shown(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     capsys.readouterr()
     assert main(["runs", "list"]) == 0
     bad, good = capsys.readouterr().out.splitlines()
     assert (bad.split()[:2], good.split()[:2]) == (["bad", "reproduced"], ["good", "not_reproduced"])
     assert bad.endswith("it booms")
+    monkeypatch.chdir(here.parent)
+    assert main(["runs", "list", str(here / "vdbg-runs")]) == 0
+    assert capsys.readouterr().out.splitlines() == [bad, good], "of a folder elsewhere too"
+    monkeypatch.chdir(here)
     assert main(["runs", "show", "bad"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("bad: reproduced")
@@ -57,6 +63,17 @@ def test_runs_are_listed_and_shown(here: Path, capsys: pytest.CaptureFixture[str
     assert (document["found"], document["steps"][0]["outcome"]) == ("it booms", "reproduced")
     assert main(["runs", "show", "badd"]) == 2
     assert "did you mean 'bad'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        ({"by": "watch", "signal": 6}, "hung"), ({"by": "exit", "code": 1}, "exit 1"),
+        ({"by": "node_lost", "code": None}, "node lost"), ({"by": "signal", "signal": 6}, "signal 6"), (None, None),
+    ],
+)  # fmt: skip
+def test_how_a_step_ended_is_said_in_words(ended: dict[str, Any] | None, words: str | None) -> None:
+    assert end_in_words(ended) == words
 
 
 def test_a_record_that_is_damaged_keeps_no_other_from_the_list(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
