@@ -346,7 +346,11 @@ def stuck_finding(stuck: Stuck) -> Finding:
     sure = {"stopped": 0.9, "runs": 0.85 if stuck.place else 0.72, "waits": 0.75}
     steps = {
         "stopped": "find who stopped it (a debugger, kill -STOP, its terminal); kill -CONT lets it continue",
-        "runs": "look at the loop at that line, and at what it waits to change",
+        "runs": (
+            "look at the loop at that line, and at what it waits to change"
+            if stuck.place
+            else "pip install py-spy, which shows the line that a process runs, and run it again"
+        ),
         "waits": "look at who holds the lock, or should answer, at that line",
     }
     return Finding(

@@ -1,5 +1,7 @@
 """Stacks of a silent process tree: where each process waits."""
 
+from dataclasses import replace
+
 import pytest
 
 from vdbg_env.evidence.python_text import (
@@ -138,6 +140,8 @@ def test_the_process_that_runs_is_named_and_not_the_one_that_polls_for_its_answe
     assert found is not None and str(found.place) == "vllm_faults.py:158 in _spin"
     assert str(found) == "Worker_TP1 (rank 1) runs and makes no progress: 58 s of processor time in 60 s"
     assert stuck_finding(found).location == found.place
+    assert "at that line" in str(stuck_finding(found).next_step)
+    assert "py-spy" in str(stuck_finding(replace(found, place=None)).next_step), "there is no line to look at"
 
 
 def test_a_process_that_waits_for_a_lock_is_named_where_it_used_no_processor() -> None:
