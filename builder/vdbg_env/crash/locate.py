@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMES: Final = 200_000
 _MOST_ALIKE: Final = 64
+_ALIKE: Final = 0.1  # of two names, to show one for the other
 _MOST_OVERLOADS: Final = 10
 _MOST_SHOWN: Final = 10
 
@@ -264,7 +265,12 @@ class _Search:
         instances = [short_name(demangle(one)) for one in sorted(bare[closest])] if closest else []
         close = (nearest(short_name(name), instances) if "<" in name else None) or closest
         close = close or nearest(name, [min(alike) for alike in stems.values()])
-        some = tuple(sorted(shorts))[:10]
+        alike = {
+            short: likeness
+            for short in shorts
+            if (likeness := _alike(short_name(name), short.partition("<")[0])) >= _ALIKE
+        }
+        some = sorted(alike or shorts, key=lambda short: (-alike.get(short, 0), short))[:10]
         return BadInput(
             f"no function is called {name!r}" + (f"; did you mean {close!r}?" if close else ""),
             cause="a kernel compiled at run time (Triton, NVRTC), or one of another library",
@@ -474,3 +480,11 @@ def _place_json(found: Located, sources: SourceLines) -> dict[str, Any]:
         "address": found.address and found.address.document,
         "why": found.address.lines if found.address else (),
     }
+
+
+def _alike(one: str, other: str) -> float:
+    """Return how much of two names is the same, by their groups of three letters."""
+    first, second = (
+        {name[at : at + 3] for at in range(max(1, len(name) - 2))} for name in (one.lower(), other.lower())
+    )
+    return len(first & second) / (len(first) + len(second))

@@ -37,6 +37,7 @@ _NAME = re.compile(r"(?<!\S)(?:--[a-z][\w.-]*|-[a-z]{2,3}\b|[A-Z][A-Z0-9_]{3,})"
 
 # The runbook of an illegal access also finds other exceptions of kernels, and hangs: it dumps and reads both.
 _ONE_RUNBOOK = "illegal-memory-access"
+_MOST_EMPTY = 3  # files without a word that are each named
 _ALSO_FOUND = frozenset({"misaligned-address", "device-side-assert", "kernel-hang"})
 
 
@@ -58,7 +59,7 @@ def triage_logs(
     _refuse_if_nothing_was_read(read)
     logs = [log for log in evidence if log.lines or not os.path.isdir(log.file)]  # noqa: PTH112 (never raises)
     verdict = judge(logs, book)
-    problems = tuple(note for log in evidence for note in log.notes or _empty(log))
+    problems = tuple(note for log in evidence for note in log.notes) + _empty(evidence)
     verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
     verdict = replace(verdict, notes=(*_owners(verdict, maps), *verdict.notes)) if maps else verdict
     return _with_lines(verdict, lines, _release(evidence)) if lines and verdict.kernel_text else verdict
@@ -131,9 +132,12 @@ def _read_log(log: LogFile, book: RuleBook) -> tuple[LogEvidence, ExplainedError
     return found, problem
 
 
-def _empty(log: LogEvidence) -> tuple[str, ...]:
-    """Say of a log that it is empty, or all zeros as a full disk leaves it: it says nothing of the run."""
-    return () if log.lines else (f"{log.file} holds no text",)
+def _empty(logs: Sequence[LogEvidence]) -> tuple[str, ...]:
+    """Say of logs that they are empty, or all zeros as a full disk leaves them: they say nothing of the run."""
+    empty = [log.file for log in logs if not log.lines and not log.notes]
+    if len(empty) > _MOST_EMPTY:
+        return (f"{empty[0]} and {len(empty) - 1} more files hold no text",)
+    return tuple(f"{name} holds no text" for name in empty)
 
 
 def _refuse_if_nothing_was_read(read: Sequence[tuple[LogEvidence, ExplainedError | None]]) -> None:
@@ -251,6 +255,8 @@ def _below(folder: Path) -> tuple[list[Path], list[tuple[Path, BadInput]]]:
     """Return the files below a folder, but of none of our runs in it (their logs are of other attempts), and what
     cannot be read.
     """
+    from vdbg_env.record.runs import INDEX  # for folders alone
+
     files: list[Path] = []
     left_out: list[tuple[Path, BadInput]] = []
 
@@ -259,7 +265,7 @@ def _below(folder: Path) -> tuple[list[Path], list[tuple[Path, BadInput]]]:
 
     for place, folders, names in os.walk(folder, onerror=closed):
         folders[:] = [name for name in folders if not os.path.isfile(Path(place, name, "run.json"))]  # noqa: PTH113
-        for path in (Path(place, name) for name in names):
+        for path in (Path(place, name) for name in names if name != INDEX):
             try:
                 regular = stat.S_ISREG(path.stat().st_mode)
             except OSError as error:

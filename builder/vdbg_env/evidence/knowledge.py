@@ -224,7 +224,7 @@ class Knowledge:
 
     def _unknown(self, name: str, base: str) -> NameJudgement:
         ours = base.startswith(("VLLM_", "--"))
-        close = nearest(base, [*self.rows, *self.surface.names])
+        close = nearest(base, [*self.rows, *self.surface.names], cutoff=0.8)  # for a prefix alone many are alike
         what = f"no vLLM release from {self.surface.releases[0]} to {self.newest} has it" if ours else "in no table"
         level: Level = "error" if base.startswith("VLLM_") else "warning" if ours else "note"
         return NameJudgement(

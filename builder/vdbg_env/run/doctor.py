@@ -484,11 +484,7 @@ def as_text(report: DoctorReport, *, colour: bool = False) -> str:
     lines = [line for check in report.checks for line in _lines(check, width, colour)]
     counts = {status: sum(check.status == status for check in report.checks) for status in _MARKS}
     summary = f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failures"
-    trial = (
-        []
-        if counts["fail"]
-        else ["next: vdbg-env runbook illegal-memory-access tries the whole path, with a bundled crash"]
-    )
+    trial = [] if counts["fail"] else ["next: vdbg-env demo"]
     return "\n".join([*lines, "", summary, *trial, ""])
 
 

@@ -17,6 +17,7 @@ from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.command_line import vdbg_env
 from tests.support.cubins import DATA
 from tests.support.golden import assert_golden
+from vdbg_env.crash.locate import _alike
 
 SCHEMA = json.loads((DATA.parents[2] / "docs" / "schemas" / "locate-v1.schema.json").read_text())
 FLOAT = "_Z4kernIfEvPT_iS0_"
@@ -103,6 +104,7 @@ def test_cubins_of_other_names_are_not_expanded() -> None:
     assert "does not decompress" in vdbg_env("locate", "pick_both+0x40", "lib.so").stderr
     missed = vdbg_env("locate", "krn<float>+0x40", "lib.so")
     assert missed.status == 2 and "did you mean 'kern<float>'?" in missed.stderr
+    assert _alike("store_rows", "store_row") > _alike("store_rows", "CharAligned_AtoA_nosurf") == 0
 
 
 def test_a_copy_of_a_cubin_is_expanded_once(monkeypatch: pytest.MonkeyPatch) -> None:

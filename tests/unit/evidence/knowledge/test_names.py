@@ -131,6 +131,7 @@ def test_a_name_in_no_table_is_bad_input_and_the_nearest_is_named() -> None:
     ran = vdbg_env("runbooks", "explain", "VLLM_TRACE_FUNCTON")
     assert ran.status == 2
     assert "did you mean VLLM_TRACE_FUNCTION?" in ran.stderr
+    assert "did you mean" not in vdbg_env("runbooks", "explain", "VLLM_VERSION_OVERRIDE").stderr, "alike by its prefix"
 
 
 def test_what_we_say_of_a_name_is_what_the_releases_show() -> None:

@@ -12,6 +12,7 @@ from tests.support.command_line import vdbg_env
 from tests.support.triage import LOGS, corpus, triage_bytes
 from vdbg_env.crash.triage import runbook_to_start
 from vdbg_env.evidence.triage_verdict import Triage
+from vdbg_env.record.runs import INDEX
 
 PREFIX = "(EngineCore pid=7) ERROR 11-03 23:14:03 [core.py:1] "
 IMA = PREFIX + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
@@ -255,6 +256,12 @@ def test_an_empty_log_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "rank_1.log").write_text(IMA)
     notes = json.loads(vdbg_env("triage", "--json", str(tmp_path)).stdout)["notes"]
     assert [note for note in notes if "no text" in note] == [f"{tmp_path / 'rank_0.log'} holds no text"]
+    (tmp_path / INDEX).write_bytes(b"\0" * 64)
+    for rank in range(2, 9):
+        (tmp_path / f"rank_{rank}.log").write_text("")
+    notes = json.loads(vdbg_env("triage", "--json", str(tmp_path)).stdout)["notes"]
+    assert f"{tmp_path / 'rank_0.log'} and 7 more files hold no text" in notes
+    assert not any(INDEX in note for note in notes), "it is ours"
 
 
 def test_where_every_log_is_empty_nothing_is_sure(tmp_path: Path) -> None:
