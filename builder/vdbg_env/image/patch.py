@@ -263,13 +263,11 @@ def _of_object(found: Mapping[str, Any], arming: Arming, notes: list[str]) -> It
     """Yield what is changed outside of pods, and note what the kind means for them."""
     kind, spec = found["kind"], found["spec"]
     if kind == "LeaderWorkerSet":
-        if _at(found, (*_GROUP, "restartPolicy")) != "None":
-            yield _Change(path=(*_GROUP, "restartPolicy"), value="None")
-            notes.append(
-                "Its restartPolicy becomes None: a container that failed is restarted alone, and its group is not made "
-                "again, so that logs and restart counts can be read."
-            )
+        # Under guard a group that fails is made again as before: a rank that is started alone would serve nothing.
         if arming.runbook:
+            if _at(found, (*_GROUP, "restartPolicy")) != "None":
+                yield _Change(path=(*_GROUP, "restartPolicy"), value="None")
+                notes.append("Its restartPolicy becomes None: its group is not made again while the runbook works.")
             notes.append("The leader runs the runbook; workers start as they do, which fits those that join Ray.")
     elif kind in _FIXED:
         notes.append(f"The pods of a {kind} cannot be changed, so it is deleted and made again.")

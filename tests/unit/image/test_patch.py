@@ -253,7 +253,9 @@ def test_a_patch_reads_as_its_golden(name: str) -> None:
 
 def test_kubectl_arms_leader_and_workers_of_a_group(tmp_path: Path) -> None:
     group = patched(LWS, tmp_path)["spec"]["leaderWorkerTemplate"]
-    assert group["restartPolicy"] == "None"
+    assert group["restartPolicy"] == "RecreateGroupOnPodRestart", "a rank that is started alone serves nothing"
+    debugged = object_of(arming_patch(LWS, "FILE", DEBUGGED).object)["spec"]["leaderWorkerTemplate"]
+    assert debugged["restartPolicy"] == "None", "the group is not made again while the runbook works"
     leader, worker = group["leaderTemplate"]["spec"], group["workerTemplate"]["spec"]
     assert (leader["terminationGracePeriodSeconds"], worker["terminationGracePeriodSeconds"]) == (300, 600)
     assert leader["containers"][0] == {"name": "proxy", "image": "envoy"}
