@@ -82,7 +82,7 @@ _SPAN = re.compile(r"`[^`]*`")
 # What Markdown would take for bold, the `__` of a name, is a code span with its command; spans and addresses stay.
 _TYPED = re.compile(r"`[^`]*`|https?://\S+|(python3 -c '[^']*'|\b[\w.]*__\w[\w.]*)")
 _OPEN, _CLOSE = "⟨", "⟩"  # brackets that are text, while those of a pattern or a conversion are taken out
-_CHOICE = re.compile(r"\$\{\{ host\.[^?]* \? '[^']*' : '([^']*)' \}\}")
+_CHOICE = re.compile(r"\$\{\{ (?:host\.[^?]* \? '[^']*'|has\([\w.]+\) \? [\w.]+) : '([^']*)' \}\}")
 _OF_RECORD = re.compile(r": (?:tail|less) [^:]*\bended\.folder\b.*$")
 _SEEN = re.compile(r"has\(matched\.(\w+)\)")
 _FIRE = "dd if=/dev/zero bs=1M count=1 > PIPE        # once it is silent; the pipe is in: ls -l /proc/PID/fd"
@@ -238,7 +238,7 @@ def _remedies(plan: Plan) -> Iterator[str]:
     told: dict[str, None] = {}
     for planned in plan.steps:
         for outcome in () if isinstance(planned.step, Manual) else planned.step.outcomes:
-            if outcome.rule and outcome.next_step and not _PLACE.fullmatch(outcome.next_step):
+            if outcome.rule and outcome.next_step and not _PLACE.fullmatch(_without_record(outcome.next_step)):
                 told.setdefault("\n".join(_remedy(plan, planned.step, outcome, outcome.next_step)))
     told.pop("", None)
     yield from told
