@@ -26,7 +26,7 @@ class XidMeaning:
     action: str
 
 
-_SOFTWARE = "the program's fault in nearly every case: find the kernel (vdbg-env runbook illegal-memory-access)"
+FIND_THE_KERNEL = "the program's fault in nearly every case: find the kernel (vdbg-env runbook illegal-memory-access)"
 _DRAIN = "take the GPU out of service, reset it when idle, and run dcgmi diag -r 3"
 
 _LINK = "see the peer GPU's Xid and nvidia-smi nvlink -e; check the fabric"
@@ -47,7 +47,7 @@ RECOVERY_ACTIONS = {
 XIDS: dict[int, XidMeaning] = {
     meaning.code: meaning
     for meaning in (
-        XidMeaning(code=11, name="invalid push buffer stream", severity="software", action=_SOFTWARE),
+        XidMeaning(code=11, name="invalid push buffer stream", severity="software", action=FIND_THE_KERNEL),
         XidMeaning(code=12, name="driver error handling a GPU exception", severity="check", action="update the driver"),
         XidMeaning(code=44, name="fault during context switch", severity="check", action="update the driver"),
         XidMeaning(code=46, name="GPU stopped processing", severity="check", action="reset when idle"),
@@ -58,11 +58,11 @@ XIDS: dict[int, XidMeaning] = {
         XidMeaning(code=66, name="illegal access by the driver", severity="check", action="update the driver"),
         XidMeaning(code=67, name="illegal access by the driver", severity="check", action="update the driver"),
         XidMeaning(code=8, name="GPU stopped processing", severity="software", action="a kernel ran past a time limit"),
-        XidMeaning(code=13, name="graphics engine exception", severity="software", action=_SOFTWARE),
-        XidMeaning(code=31, name="GPU memory page fault (MMU fault)", severity="software", action=_SOFTWARE),
+        XidMeaning(code=13, name="graphics engine exception", severity="software", action=FIND_THE_KERNEL),
+        XidMeaning(code=31, name="GPU memory page fault (MMU fault)", severity="software", action=FIND_THE_KERNEL),
         XidMeaning(code=32, name="corrupted push buffer stream", severity="check", action="check PCIe and the driver"),
         XidMeaning(code=38, name="driver firmware error", severity="check", action="update the driver"),
-        XidMeaning(code=43, name="GPU stopped processing, channel reset", severity="software", action=_SOFTWARE),
+        XidMeaning(code=43, name="GPU stopped processing, channel reset", severity="software", action=FIND_THE_KERNEL),
         XidMeaning(
             code=45, name="preemptive cleanup of a channel", severity="follow-up", action="see the Xid before it"
         ),
@@ -76,7 +76,7 @@ XIDS: dict[int, XidMeaning] = {
         ),
         XidMeaning(code=64, name="row remapping or page retirement failed", severity="hardware", action=_DRAIN),
         XidMeaning(code=68, name="video processor exception", severity="check", action="update the driver"),
-        XidMeaning(code=69, name="graphics engine class error", severity="software", action=_SOFTWARE),
+        XidMeaning(code=69, name="graphics engine class error", severity="software", action=FIND_THE_KERNEL),
         XidMeaning(
             code=74, name="NVLink error", severity="hardware", action="check nvidia-smi nvlink -e and the fabric"
         ),

@@ -22,6 +22,7 @@ from vdbg_env.crash.files import CoreFiles, SourceText
 from vdbg_env.evidence.deaths import blame, first_failure, is_victim, last_attempt
 from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, Level, Match, NextStep, Observation
 from vdbg_env.evidence.log_line import role_of
+from vdbg_env.evidence.system import FIND_THE_KERNEL
 from vdbg_env.record.event_log import well_formed
 from vdbg_env.record.progress import Progress, StepVisit
 from vdbg_env.record.run_directory import GUARD, RunDirectory, RunHead, way_on
@@ -112,7 +113,8 @@ def assemble(
     text, command = way_on(head, name)
     going = (NextStep(text=text, command=command),) if resumable and not head.in_pods else ()
     flags = flags_after_guard(head.workload) if runbook.name == GUARD else ""
-    findings = judge(on_its_command(finding, name, flags) for visit in walk.visits for finding in visit.record.findings)
+    found = (on_its_command(finding, name, flags) for visit in walk.visits for finding in visit.record.findings)
+    findings = _with_assertion(judge(found))
     seen = {visit.step.id for visit in walk.visits}
     cut = _cut_short(walk)
     seen |= {step.id for step in cut}
@@ -137,6 +139,20 @@ def assemble(
         next_steps=(*going, *advice(findings, finish.verdict, walked=runbook.name, run=name, ended=not going)),
         tool_version=head.tool_version or None,
         fingerprint=cause_of(walk, finish, findings),
+    )
+
+
+_ASSERTION = re.compile(r"[^\s:]+:\d+: .{0,400}?[Aa]ssertion `.{1,400}?` failed", re.DOTALL)
+
+
+def _with_assertion(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Give the failed assertion of a core its words and its place, which the program's log alone has."""
+    said = next((found[0] for finding in findings if (found := _ASSERTION.search(finding.message))), None)
+    return tuple(
+        replace(finding, why=(f"the program printed: {said}",))
+        if said and finding.kernel and finding.message.startswith("Warp Assert ") and not finding.why
+        else finding
+        for finding in findings
     )
 
 
@@ -339,7 +355,10 @@ def next_steps(findings: Sequence[Finding], *, walked: str = "") -> tuple[NextSt
     """
     levels = list(Level)
     said: dict[NextStep, NextStep] = {}
+    kernel = any(finding.kernel for finding in findings)
     for finding in sorted(findings, key=lambda f: levels.index(f.level)):
+        if kernel and finding.next_step and finding.next_step.text == FIND_THE_KERNEL:
+            continue  # it is found
         if finding.next_step and (step := advised(finding)):
             said.setdefault(finding.next_step, step)
     steps = said.values()

@@ -13,7 +13,7 @@ from tests.builders.core_builder import illegal_address_core
 from tests.support.reports import FAULT, GRAPHS, IMA
 from vdbg_env.evidence.finding import Artifact, Ended, EndedBy, HowKnown, Level, NextStep, Observation
 from vdbg_env.evidence.gpu_findings import gpu_core_findings
-from vdbg_env.evidence.system import not_started_findings
+from vdbg_env.evidence.system import FIND_THE_KERNEL, not_started_findings
 from vdbg_env.record.progress import Progress, StepVisit, from_document, to_document
 from vdbg_env.record.run_directory import RunHead
 from vdbg_env.report.assemble import assemble, next_steps, typed_outside
@@ -190,6 +190,23 @@ def test_a_command_is_told_once_by_the_finding_that_leads() -> None:
     texts = ["see every thread of it: vdbg-env core x", "read the dump: vdbg-env core x", "ask", "mend"]
     findings = [dataclasses.replace(FAULT, next_step=NextStep.read(text)) for text in texts]
     assert [step.text for step in next_steps(findings)] == ["see every thread of it", "ask", "mend"]
+
+
+def test_a_failed_assertion_in_a_core_has_the_words_that_the_program_printed() -> None:
+    said = "/pytorch/IndexKernel.cu:111: operator(): block: [0,0,0], thread: [0,0,0] Assertion `i < n` failed"
+    core = dataclasses.replace(FAULT, message="Warp Assert at rope+0x10", why=(), chain=(), location=None)
+    log = dataclasses.replace(GRAPHS, kernel=None, message=f"an assertion in a kernel failed: {said}.", confidence=0.5)
+    shown = run(StepRecord(step="baseline", outcome=Status.FAIL, next=End(), findings=(core, log)), observed(1, CRASH))
+    assert shown.lead and shown.lead.why == (f"the program printed: {said}",)
+    other = dataclasses.replace(core, message="Warp Illegal Address at rope+0x10")
+    shown = run(StepRecord(step="baseline", outcome=Status.FAIL, next=End(), findings=(other, log)), observed(1, CRASH))
+    assert shown.lead and shown.lead.why == ()
+
+
+def test_a_kernel_that_is_found_is_not_to_be_found() -> None:
+    xid = dataclasses.replace(GRAPHS, kernel=None, next_step=NextStep(FIND_THE_KERNEL))
+    assert [step.text for step in next_steps((xid,))] == [FIND_THE_KERNEL]
+    assert FIND_THE_KERNEL not in [step.text for step in next_steps((FAULT, xid))]
 
 
 def test_a_command_on_a_terminal_names_its_core_from_where_the_reader_stands() -> None:
