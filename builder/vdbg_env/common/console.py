@@ -91,6 +91,11 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return lowered[close[0]] if close else None
 
 
+def shortened(name: str, most: int = 300) -> str:
+    """Return a name of any length for a terminal, without the middle of a long one: the JSON has the whole."""
+    return name if len(name) <= most else f"{name[: most * 2 // 3]} … {name[-most // 3 :]}"
+
+
 def counted(count: int, one: str, more: str | None = None) -> str:
     """Return a number with its noun: `1 file`, `1,204 files`; `more` is a plural that is not `one` with an s."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"

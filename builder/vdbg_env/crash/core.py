@@ -29,7 +29,7 @@ from gpucore.core_reader import CoreSections, Device, Metadata
 from gpucore.elf import Buffer
 from gpucore.errors import GpucoreError, UnreadableBinary
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.console import counted, json_text, printable
+from vdbg_env.common.console import counted, json_text, printable, shortened
 from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.places import (
@@ -397,7 +397,7 @@ def _fault(fault: Fault, address: AddressWhy | None, sources: SourceLines) -> It
         yield f"    the driver's words: {printable(fault.exception_string)}"
     yield f"    at       {_place(fault)}"
     if fault.kernel or fault.grid:
-        name = printable(demangle(fault.kernel)) if fault.kernel else "unknown"
+        name = shortened(printable(demangle(fault.kernel))) if fault.kernel else "unknown"
         yield f"    kernel   {name}" + (f"  {_dimensions(fault.grid)}" if fault.grid else "")
     if fault.kernel:
         yield from _library(fault.kernel)
@@ -493,7 +493,7 @@ def _waiting(reading: Core) -> list[tuple[WarpGroup, AddressWhy | None]]:
 def _loaded(names: Sequence[str], everything: bool) -> Iterator[str]:
     yield f"  Loaded when it was written: {counted(len(names), 'kernel')}"
     shown = len(names) if everything else _MOST_KERNELS
-    yield from (f"    {printable(demangle(name))}" for name in names[:shown])
+    yield from (f"    {shortened(printable(demangle(name)))}" for name in names[:shown])
     if len(names) > shown:
         yield f"    and {len(names) - shown} more (--all shows them)"
 

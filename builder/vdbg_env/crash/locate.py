@@ -27,7 +27,7 @@ from gpucore.elf import EM_CUDA, ET_CORE, Buffer, looks_like_elf
 from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.mangling import demangle, short_name
-from vdbg_env.common.console import counted, json_text, nearest, printable
+from vdbg_env.common.console import counted, json_text, nearest, printable, shortened
 from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, BinarySource, CoreFiles, SourceFiles, Tell, done
 from vdbg_env.crash.places import (
@@ -430,7 +430,7 @@ def _place(candidate: Located, sources: SourceLines) -> Iterator[str]:
     yield printable(f"{name}+{location.function_offset:#x}{pc}")
     if location.kernel:
         within = f" (+{location.offset:#x} in it)" if inner != location.kernel else ""
-        yield printable(f"  kernel  {location.kernel.demangled}{within}")
+        yield printable(f"  kernel  {shortened(location.kernel.demangled)}{within}")
     if candidate.arch or candidate.cubin:
         cubin = f" {candidate.cubin}" if candidate.cubin else ""
         yield printable(f"  in      {candidate.file}, {candidate.arch}{cubin}")

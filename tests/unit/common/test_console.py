@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from vdbg_env.common.console import shows_colour
+from vdbg_env.common.console import shortened, shows_colour
 
 
 class Terminal(io.StringIO):
@@ -21,3 +21,8 @@ def test_colour_follows_the_terminal(monkeypatch: pytest.MonkeyPatch, environmen
         monkeypatch.setenv(name, value)
     assert shows_colour(Terminal()) is shown
     assert not shows_colour(io.StringIO())
+
+
+def test_a_name_without_end_is_shown_without_its_middle() -> None:
+    assert shortened("k" + "a" * 998 + "z") == f"k{'a' * 199} … {'a' * 99}z"
+    assert shortened("k" * 300) == "k" * 300
