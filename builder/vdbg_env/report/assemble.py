@@ -115,6 +115,10 @@ def assemble(
     flags = flags_after_guard(head.workload) if runbook.name == GUARD else ""
     found = (on_its_command(finding, name, flags) for visit in walk.visits for finding in visit.record.findings)
     findings = _with_assertion(judge(found))
+    then = (*going, *advice(findings, finish.verdict, walked=runbook.name, run=name, ended=not going))
+    if runbook.name == GUARD and finish.verdict is Verdict.HANG:
+        again = f"vdbg-env runbook {_of_hang(walk)}{flags} --from {shlex.quote(name)}"
+        then = (*then, NextStep("run its steps, which run the command again", again))
     seen = {visit.step.id for visit in walk.visits}
     cut = _cut_short(walk)
     seen |= {step.id for step in cut}
@@ -136,10 +140,16 @@ def assemble(
         steps=(*steps, *missed),
         findings=findings,
         environment={**head.environment, **_host(walk.state.trail), **({"host": head.host} if head.host else {})},
-        next_steps=(*going, *advice(findings, finish.verdict, walked=runbook.name, run=name, ended=not going)),
+        next_steps=then,
         tool_version=head.tool_version or None,
         fingerprint=cause_of(walk, finish, findings),
     )
+
+
+def _of_hang(walk: Progress) -> str:
+    """Return the runbook of what the log of a hang shows; that it died of the signal that we sent is nothing."""
+    named = (str(visit.record.results["runbook"]) for visit in walk.visits if "runbook" in visit.record.results)
+    return next((name for name in named if name != "host-crash"), "kernel-hang")
 
 
 _ASSERTION = re.compile(r"[^\s:]+:\d+: .{0,400}?[Aa]ssertion `.{1,400}?` failed", re.DOTALL)

@@ -172,6 +172,7 @@ def function_trace(context: BuiltinContext) -> BuiltinResult:
 
 
 HANG_FILE = "hang.txt"
+_NO_PYTHON_STACK = "no Python stack was taken: py-spy is not installed, or may not attach (vdbg-env doctor)"
 
 
 @builtin(
@@ -213,7 +214,7 @@ def read_hang(context: RecordedOutput) -> BuiltinResult:
         waiting.sort(key=lambda place: f" ({stuck.process.pid}): " not in place)
     return BuiltinResult(
         results={"waiting_in": waiting, "processes": processes, **_told(stuck)},
-        notes=tuple(waiting[:16]),
+        notes=(*waiting[:16], *(() if any(one.threads for one in found.values()) else (_NO_PYTHON_STACK,))),
         findings=(*((stuck_finding(stuck),) if stuck else ()), *missing_ranks(ranks)),
     )
 

@@ -119,9 +119,7 @@ class Announcement:
         if "fix" in results:
             return str(results["fix"])
         runbook = results.get("runbook")
-        if self.report.verdict is Verdict.HANG and runbook in {None, "host-crash"}:
-            runbook = "kernel-hang"  # a dump that is asked for ends the process with SIGABRT
-        if runbook:
+        if runbook and self.report.verdict is not Verdict.HANG:
             flags = flags_after_guard(self.report.workload)
             return f"vdbg-env runbook {runbook}{flags} --from {quoted(self.directory)}"
         typed = typed_outside(self.report, self.directory)

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,7 +129,11 @@ def test_the_dump_that_a_hang_is_asked_for_is_no_illegal_access(tmp_path: Path) 
     done = guarded(tmp_path, f"{code}; time.sleep(0.5)", "--hang-after", "2s")
     assert done.said and done.said["verdict"] == "hang"
     assert done.said["next"].startswith("vdbg-env runbook kernel-hang --from ")
-    assert "a kernel made an exception" not in (the_run(tmp_path) / "report.md").read_text()
+    report = (the_run(tmp_path) / "report.md").read_text()
+    assert "a kernel made an exception" not in report
+    assert f"`{done.said['next']}`" in report, "the report ends with the same"
+    notes = json.loads((the_run(tmp_path) / "report.json").read_bytes())["steps"][0]["notes"]
+    assert any("no Python stack was taken" in note for note in notes) == (shutil.which("py-spy") is None)
 
 
 CHILD = """
