@@ -49,6 +49,7 @@ _WRAPPING = re.compile(
     r"(?<=\.\d{6}\+00:00 )[^\s/:]{1,255}(?:/[^\s/:]{1,255}){1,8} )?"
     r"|([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) \S{1,255} [^\s:\[]{1,255}(?:\[\d{1,10}\])?: "  # a journal
     rf"|(\d{{4}}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?) |\[({_ISO})\] "  # the second of Buildkite
+    r"|\[[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \d{4}\] "  # `dmesg -T`
     # kubectl, Compose, Loki; stern and kubetail, where a label of vLLM follows or the pod is one of a deployment.
     r"|(?P<label>\[(?:pod|container)/[^\]\s]{1,512}\]|[A-Za-z0-9][\w.-]{0,127} {1,40}\||"
     r"\{(?:[A-Za-z_]\w{0,63}=\"[^}]{0,999})?\}|"

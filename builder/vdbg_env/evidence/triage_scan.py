@@ -93,6 +93,7 @@ class LineScanner:
         self._tail = False  # the last block ended within a line
         self._scanned = 0
         self._sets: dict[tuple[frozenset[str], bool], list[int]] = {}
+        self._opening: bytes | None = None  # how the log begins
         self._block = b""  # what is scanned; where the line in it begins that was yielded last, and its number
         self._begin, self._number = 0, 1
         # Blocks before this one, each with its first line, and where it ends.
@@ -194,6 +195,15 @@ class LineScanner:
             end = self._buffer.find(b"\n", BLOCK, MAX_BLOCK) + 1 or MAX_BLOCK
             yield from self._scan(min(end, len(self._buffer)))
 
+    def first_time(self) -> str | None:
+        """Return the time of the first of the first lines that has one and is not the kernel's."""
+        for line in (self._opening or b"").split(b"\n")[:_TIMED_LINES]:
+            if _MAY_HAVE_A_TIME(line, 0, _LABELS) and not _OF_THE_KERNEL(line):
+                said = unwrap(decode(line[:_HEAD]))
+                if said.container or said.stamp:
+                    return said.container or said.stamp
+        return None
+
     def last_lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the last lines that were scanned and are not blank, each with its number, from the end."""
         lines = self._context.split(b"\n")[:-1]
@@ -229,6 +239,8 @@ class LineScanner:
         joined = block.replace(b"\n", b"")
         length = len(joined) - len(ahead.replace(b"\n", b""))
         self._block = block
+        if self._opening is None:
+            self._opening = block[:_TIMED]
         yield from self._candidates(joined, length + len(left))
         if self.hold:
             self._past.append((self._line, block, end))
@@ -469,6 +481,7 @@ class LogEvidence:
     `work` is the first line that shows that the run did its work, with its number; `survived`: how many failures the
     run continued after. `stopped` is the first line of the shutdown. `last` is the number of its last line that is not
     blank, `calm` that of the last one of level INFO, 0 where none of the last lines is. `rank` is that of its name.
+    `began` is the first time that it has, but for lines of the kernel's log.
 
     `settings` is what the program prints about flags and variables it does not know, `release` is vLLM's, `cores`
     are the files into which GPU cores were written. `of_the_kernel`: its last lines are all of the kernel's log.
@@ -486,6 +499,7 @@ class LogEvidence:
     last: int = 0
     calm: int = 0
     rank: int | None = None
+    began: str | None = None
     work: tuple[int, str] | None = None
     survived: int = 0
     settings: tuple[str, ...] = ()
@@ -582,6 +596,7 @@ class LogClassifier:
             last=last[0][0] if last else 0,
             calm=next((number for number, line in last if unwrap(decode(line)).level in {"INFO", "DEBUG"}), 0),
             rank=self._rank,
+            began=self._scanner.first_time(),
             work=self._work,
             survived=self._survived,
             settings=tuple(self._settings),

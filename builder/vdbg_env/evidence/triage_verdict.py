@@ -57,6 +57,8 @@ _STAMP = re.compile(
     r"(?:(?:(\d{4})[-/])?(\d\d)[-/](\d\d)|([A-Z][a-z]{2}) ([ \d]\d))[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
     r"(Z|[+-]\d\d:?\d\d)?"
 )
+_YEAR = re.compile(r"^\d{4}[-/]")
+_DAY, _HALF_A_YEAR = 86_400, 180 * 86_400  # hosts' clocks may be of different zones
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 SECOND_STAGE = "looks-like-an-error"  # the rule of a line that no rule knows
@@ -163,7 +165,34 @@ class Triage:
 
 def judge(logs: Sequence[LogEvidence], book: RuleBook) -> Triage:
     """Weigh the evidence of all logs of one run; never raises, whatever the logs contain."""
-    return _with_cores(_of_this_run(_judged(logs, book), book))
+    logs, past = _without_past(logs)
+    found = _with_cores(_of_this_run(_judged(logs, book), book))
+    return replace(found, notes=(*past, *found.notes))
+
+
+def _without_past(logs: Sequence[LogEvidence]) -> tuple[Sequence[LogEvidence], tuple[str, ...]]:
+    """Leave out lines of the kernel's log of days before the run's first time, and return a note on the last of them.
+
+    That log goes back to the start of the machine. Years are not compared, as many programs write none.
+    """
+    times = [known[1] for log in logs if (known := _time_of(_YEAR.sub("", log.began or "")))]
+
+    def is_past(one: Sighting) -> bool:
+        known = _time_of(_YEAR.sub("", one.stamp or "")) if one.rule.how_known is HowKnown.KERNEL_LOG else None
+        return known is not None and _DAY < min(times) - known[1] < _HALF_A_YEAR
+
+    past = [s for log in logs for s in (*log.sightings, *log.cascades) if times and is_past(s)]
+    if not past:
+        return logs, ()
+    note = f"{past[-1].file}:{past[-1].line} is over a day older than the first time in the logs, and is left out"
+    return [
+        replace(
+            log,
+            sightings=tuple(s for s in log.sightings if s not in past),
+            cascades=tuple(s for s in log.cascades if s not in past),
+        )
+        for log in logs
+    ], (note,)
 
 
 def _of_this_run(found: Triage, book: RuleBook) -> Triage:

@@ -512,6 +512,18 @@ def test_an_optional_part_that_was_not_found_is_no_failure(left_out: str, later:
     assert triage(f"ValueError: the plan was not found, and writing one {left_out}\n").failed
 
 
+@pytest.mark.parametrize(
+    "stamp", ["[Tue Oct 27 06:00:00 2026]", "Oct 27 06:00:00 node1 kernel:", "2026-10-27T06:00:00 node1 kernel:"]
+)
+def test_a_fault_of_the_gpu_from_the_week_before_is_left_out(stamp: str) -> None:
+    fault = f"{stamp} NVRM: Xid (PCI:0000:01:00): 79, pid=9, name=python3, GPU has fallen off the bus.\n"
+    verdict = triage(fault, IMA, names=("dmesg.txt", "server.log"))
+    assert verdict.failure.name == triage(fault + IMA).failure.name == "illegal-memory-access"
+    assert verdict.notes[0] == "dmesg.txt:1 is over a day older than the first time in the logs, and is left out"
+    same_day = fault.replace("Oct 27", "Nov  3").replace("10-27", "11-03")
+    assert triage(same_day, IMA).failure.name == triage(fault).failure.name == "driver-problem"
+
+
 @pytest.mark.parametrize("lines", [3, 60])
 def test_lines_of_one_format_and_length_are_not_one_line_that_was_wrapped(lines: int) -> None:
     """The shell's word was taken for the rest of the line before, and no failure was found."""
