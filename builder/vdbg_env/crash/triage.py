@@ -57,12 +57,20 @@ def triage_logs(
     read = [_read_log(log, book) for log in open_logs(targets)]
     evidence = [log for log, _ in read]
     _refuse_if_nothing_was_read(read)
+    evidence = [replace(log, cores=tuple(_core_at(core, log.file) for core in log.cores)) for log in evidence]
     logs = [log for log in evidence if log.lines or not os.path.isdir(log.file)]  # noqa: PTH112 (never raises)
     verdict = judge(logs, book)
     problems = tuple(note for log in evidence for note in log.notes) + _empty(evidence)
     verdict = replace(verdict, notes=(*problems, *verdict.notes, *_stale(evidence)))
     verdict = replace(verdict, notes=(*_owners(verdict, maps), *verdict.notes)) if maps else verdict
     return _with_lines(verdict, lines, _release(evidence)) if lines and verdict.kernel_text else verdict
+
+
+def _core_at(core: str, log: str) -> str:
+    """Return where a core is that a log names: next to the log, where both were copied to another machine."""
+    near = os.path.join(os.path.dirname(log), os.path.basename(core))  # noqa: PTH118, PTH119, PTH120 - as it was typed
+    found = (path for end in ("", ".zst", ".gz") for path in (core + end, near + end))
+    return next((path for path in found if os.path.isfile(path)), core)  # noqa: PTH113 (never raises)
 
 
 def _owners(verdict: Triage, maps: Sequence[MemoryMap]) -> Iterator[str]:

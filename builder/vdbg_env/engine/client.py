@@ -27,7 +27,7 @@ from docker import errors, tls, utils
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError
 from vdbg_env.common.stop import waiting
 
-_WITHOUT = "without an engine: build --engine host, dumps --dumps FOLDER"
+_WITHOUT = "without an engine: build --engine host, dumps list --dumps FOLDER"
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 OUR_LABEL = "dev.vdbg-env"  # every label this program writes begins so; what lacks it is never listed or removed

@@ -28,7 +28,7 @@ TYPOS: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
         2,
         ("no/x.tar cannot be written", "mkdir -p no,"),
     ),
-    "no-engine-dumps": (("dumps", "list"), 1, ("nothing answers at", "dumps --dumps FOLDER")),
+    "no-engine-dumps": (("dumps", "list"), 1, ("nothing answers at", "dumps list --dumps FOLDER")),
     "no-engine-run": (
         ("run", "--", "true"),
         1,

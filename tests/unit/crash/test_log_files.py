@@ -45,6 +45,15 @@ def content(target: str) -> bytes:
     return b"".join(chunk for log in open_logs([target]) for chunk in log.chunks)
 
 
+@pytest.mark.parametrize("end", ["", ".zst"])
+def test_a_core_that_was_copied_with_its_log_is_named_where_it_is(tmp_path: Path, end: str) -> None:
+    log, core = tmp_path / "server.log", tmp_path / f"core.0{end}"
+    log.write_text("[00:40:46.806153] coredump: Writing ELF file to /of/another/machine/core.0\n")
+    assert "next: vdbg-env core /of/another/machine/core.0\n" in vdbg_env("triage", str(log)).stdout
+    core.write_bytes(b"")
+    assert f"next: vdbg-env core {core}\n" in vdbg_env("triage", str(log)).stdout
+
+
 CORE = Path(__file__).parents[2] / "data" / "cores" / "synthetic_sm90_hang.nvcudmp.gz"
 LOG = b"".join(b"line %d: CUDA error\n" % number for number in range(5000))
 
