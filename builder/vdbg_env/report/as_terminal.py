@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import repeat
 
 from gpucore.dwarf import SourceFrame
-from vdbg_env.common.console import duration, printable
+from vdbg_env.common.console import duration, printable, shortened
 from vdbg_env.evidence.finding import Finding, Level, around_lines
 from vdbg_env.report.model import (
     RANKS_SHOWN,
@@ -26,6 +26,7 @@ from vdbg_env.report.model import (
     how_known,
     incident,
     is_cause,
+    is_guards,
     outcome,
     provenance,
     ranks,
@@ -38,6 +39,7 @@ _LABEL = 9
 _MOST_FRAMES = 12  # of a stack; report.md has all
 _MARKED_CONTEXT = 2
 _LONGEST_WORD = 60
+_LONGEST_TEXT = 500  # of what a step found: the name of a kernel of PyTorch has a thousand characters
 _MISSING = ("was not found", "is not at hand")  # today's message, and that of releases before 0.2
 _NARROW = 60  # columns of a terminal where the table of steps becomes a list
 
@@ -142,9 +144,13 @@ def _tried(report: Report, paint: Paint, width: int) -> Iterator[str]:
     done = [step for step in report.walked if step.status is not StepStatus.SKIPPED]
     names = max((len(step.id) for step in done), default=0)
     for step in done:
-        yield from _step(step, trials.get(step.id), names, paint, width)
+        # What guard sets is the same in each of its reports, and longer than what it found.
+        change = None if is_guards(report) else trials.get(step.id)
+        yield from _step(step, change, names, paint, width)
     skipped = [_skipped(step) for step in report.walked if step.status is StepStatus.SKIPPED]
     missed = [step.id for step in report.steps if step.status is StepStatus.NOT_REACHED]
+    if is_guards(report):
+        yield paint.dim("  what guard sets: vdbg-env guard --print-environment")
     for word, steps in (("skipped", skipped), ("not reached", missed)):
         if steps:
             yield from (paint.dim(line) for line in _wrap(f"{word}: {', '.join(steps)}", width, first="  ", rest="  "))
@@ -186,8 +192,7 @@ def _step(step: StepReport, change: Change | None, names: int, paint: Paint, wid
     column = len(head) - 2 + 14
     words = [
         ", ".join(map(_cut, delta(step), repeat(_LONGEST_WORD))) if change else "",
-        step.message or "",
-        *step.notes[:2],
+        *(shortened(text, _LONGEST_TEXT) for text in (step.message or "", *step.notes[:2])),
     ]
     shown = " · ".join(word for word in words if word)
     if width < _NARROW:

@@ -11,6 +11,7 @@ from tests.support import reports
 from tests.support.golden import assert_golden
 from vdbg_env.common.console import duration, size_text
 from vdbg_env.evidence.finding import Ended, EndedBy, NextStep
+from vdbg_env.record.run_directory import GUARD
 from vdbg_env.report import as_terminal, pages
 from vdbg_env.report.model import Report, ended
 
@@ -26,6 +27,16 @@ def test_the_terminal_shows(name: str) -> None:
 @pytest.mark.parametrize("name", NAMED)
 def test_markdown_reads(name: str) -> None:
     assert_golden(f"report/run_{name}.md", pages.as_markdown(NAMED[name]))
+
+
+def test_what_guard_always_sets_is_not_told_again_nor_a_name_of_a_thousand_characters_whole() -> None:
+    long = "k" + "a" * 998 + "z"
+    step = dataclasses.replace(reports.STEPS[4], message=f"Warp Assert in {long}", env_change={"CUDA_X": "1"})
+    tried = dataclasses.replace(reports.FULL, steps=(*reports.STEPS[:4], step))
+    assert "CUDA_X=1" in as_terminal.render(tried)
+    shown = as_terminal.render(dataclasses.replace(tried, runbook=GUARD))
+    assert "CUDA_X=1" not in shown and "what guard sets: vdbg-env guard --print-environment" in shown
+    assert long not in shown and "Warp Assert in" in shown and "az" in shown
 
 
 def hostile(text: str) -> Report:
