@@ -181,6 +181,8 @@ def explain_command(names: Sequence[str], files: tuple[Path, ...], vllm: str | N
             told = runbooks.rule_text(map(library.load_entry, library.entries), names[0])
         console.show(told or explain_name(names[0], vllm=vllm or installed_vllm(Programs())))
         return 0
+    if " " in names[0] or names[0].isdecimal() or names[0].lower() == "xid":
+        raise BadInput("a line of a log, such as an Xid, is not explained here", next_step="dmesg | vdbg-env triage -")
     if len(names) > 2:
         raise click.UsageError("explain takes a runbook, and one of its steps")
     if len(names) == 1 and names[0] in library.steps.names and names[0] not in {x.name for x in library.entries}:

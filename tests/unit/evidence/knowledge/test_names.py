@@ -127,6 +127,12 @@ def test_releases_are_ordered_as_numbers() -> None:
     assert sorted(["0.9.2", "0.10.0", "0.12.0"], key=version_key) == ["0.9.2", "0.10.0", "0.12.0"]
 
 
+@pytest.mark.parametrize("said", [("79",), ("Xid", "13"), ("NVRM: Xid (PCI:0000:00:06): 31, pid=601",)])
+def test_an_xid_is_for_triage(said: tuple[str, ...]) -> None:
+    ran = vdbg_env("runbooks", "explain", *said)
+    assert ran.status == 2 and "try: dmesg | vdbg-env triage -" in ran.stderr
+
+
 def test_a_name_in_no_table_is_bad_input_and_the_nearest_is_named() -> None:
     ran = vdbg_env("runbooks", "explain", "VLLM_TRACE_FUNCTON")
     assert ran.status == 2
