@@ -625,7 +625,9 @@ def read_failure(context: RecordedOutput) -> BuiltinResult:
             results |= {"frame": frame.function or "", "source": str(frame)}
     # Of several processes the first that crashed, in the rank that failed first; the others lost their peer.
     crashes = (error for rank in ranks for error in read_fatal_errors(rank.lines_after(_FATAL, _LINES_OF_ONE)))
-    if fatal := next(crashes, None):
+    fatal = next(crashes, None)
+    # Where a named process raised a CUDA error, those that abort lose their peer; nothing says whose stack it is.
+    if fatal and not (found and found.cuda and found.process):
         results["signal"] = fatal.error
         results["crashed_stack"] = [str(frame) for frame in fatal.frames]
         if frame := fatal.own_frame:

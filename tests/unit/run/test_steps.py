@@ -501,6 +501,19 @@ def test_the_python_frame_outside_of_torch_is_named(bench: Bench) -> None:
     assert str(done.results["error"]).startswith("torch.AcceleratorError: CUDA error")
 
 
+def test_the_stack_of_a_rank_that_aborts_is_not_shown_for_the_one_that_raised_a_cuda_error(bench: Bench) -> None:
+    abort = (
+        'Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File "w.py", line 16 in wait\n'
+    )
+    bench.put("stderr", TRACEBACK + abort)
+    assert bench.read("python-traceback").results["crashed_in"] == "w.py:16 in wait", "of one process it is its own"
+    worker = "".join(f"(Worker_TP5 pid=7) {line}\n" for line in TRACEBACK.splitlines())
+    bench.put("stderr", worker + abort)
+    done = promised("python-traceback", bench.read("python-traceback"))
+    assert done.results["failed_process"] == "Worker_TP5" and done.results["failed_rank"] == 5
+    assert not {"signal", "crashed_in", "crashed_stack"} & done.results.keys()
+
+
 def test_of_several_ranks_the_one_that_failed_first_is_read(bench: Bench) -> None:
     """It was the last rank's traceback and the first rank's signal: watchdogs that had waited for another one."""
     texts = ("RuntimeError: NCCL timed out", "ZeroDivisionError: division by zero", "RuntimeError: NCCL timed out")
