@@ -74,9 +74,16 @@ def core_command(
         click.echo(cores_json(read.readings, read.sources), nl=False)
     else:
         click.echo(cores_text(read.readings, read.sources, everything=everything), nl=False)
+    _note_missed(sources)
     if any(reading.faults for reading in read.readings):  # an exception outweighs what could not be read
         return 3
     return 4 if read.problems or any(not reading.core.complete for reading in read.readings) else 0
+
+
+def _note_missed(sources: SourceFiles) -> None:
+    """Say that the sources are not where the user said: that lines have no text is no other sign of it."""
+    if sources.missed:
+        console.note(f"note: {sources.missed} was not found by --source-root or --path-map")
 
 
 def _packs(named: tuple[str, ...]) -> Callable[[], PackedLines]:
@@ -167,6 +174,7 @@ def locate_command(
         click.echo(f"{error.what}, but in the memory map", err=True)
         return _show(owners, as_json=as_json)
     click.echo(locate_json(report) if as_json else locate_text(report), nl=False)
+    _note_missed(sources)
     return 4 if report.ambiguous or not report.candidates[0].location.chain else 0
 
 

@@ -455,6 +455,13 @@ class SourceFiles:
         self._roots: Final = tuple(Path(root) for root in roots)
         self._mappings: Final = tuple(mappings)
         self._admit: Final = admit
+        self._asked: dict[str, bool] = {}
+
+    @property
+    def missed(self) -> str | None:
+        """A file that was looked for where the user said, if no other one was found there either."""
+        named = bool(self._roots or self._mappings)
+        return next(iter(self._asked), None) if named and not any(self._asked.values()) else None
 
     def line(self, file: str, number: int) -> str | None:
         """Return the text of a line, without its end; None when the file is not found or is shorter."""
@@ -464,7 +471,9 @@ class SourceFiles:
     def text(self, file: str) -> tuple[str, ...] | None:
         """Return all lines of a source file, without their ends; None when it is not found."""
         found = (_source(path, self._admit) for path in self._candidates(file))
-        return next((lines for lines in found if lines is not None), None)
+        lines = next((lines for lines in found if lines is not None), None)
+        self._asked[file] = lines is not None
+        return lines
 
     def _candidates(self, file: str) -> Iterator[Path]:
         if "\0" in file:

@@ -107,6 +107,14 @@ def test_cubins_of_other_names_are_not_expanded() -> None:
     assert _alike("store_rows", "store_row") > _alike("store_rows", "CharAligned_AtoA_nosurf") == 0
 
 
+def test_sources_that_are_not_where_the_user_said_are_named(tmp_path: Path) -> None:
+    place = ("0x140", "--kernel", FLOAT, "inline_chain_sm90.cubin")
+    note = "inline_chain.cu was not found by --source-root or --path-map"
+    assert note in vdbg_env("locate", "--source-root", str(tmp_path), *place).stderr
+    assert note not in vdbg_env("locate", "--source-root", str(DATA), *place).stderr
+    assert note not in vdbg_env("locate", *place).stderr, "nothing was said"
+
+
 def test_a_copy_of_a_cubin_is_expanded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the 5,666 cubins of libcublasLt 1,261 differ."""
     one = EntrySpec(payload=Path("inline_chain_sm90.cubin").read_bytes(), how=Compression.LZ4)
