@@ -120,6 +120,9 @@ def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
     found = incident(report)
     for number, line in enumerate(found.crashed_stack[:_MOST_FRAMES] if found else ()):
         yield from _row("" if number else "stack", line, paint, width)
+    if found and not found.crashed_stack and not chain:
+        for number, line in enumerate(reversed(found.traceback[-_MOST_FRAMES:])):
+            yield from _row("" if number else "raised", line, paint, width)
     yield from _row("known", f"from {how_known(lead)}; {sureness(lead)} sure", paint, width)
     if lead.artifact:
         yield from _row("evidence", lead.artifact, paint, width)

@@ -122,6 +122,17 @@ def test_the_line_that_raised_is_the_location_of_a_python_exception(tmp_path: Pa
     assert done.said["location"] == f"{tmp_path}/deep.py:2 in inner"
 
 
+def test_the_frames_of_a_cuda_error_are_on_the_terminal_too(tmp_path: Path) -> None:
+    """Its place is mostly wrong and is not called one, but a report without any frame is none to start from."""
+    raised = 'raise RuntimeError("CUDA error: an illegal memory access was encountered")'
+    (tmp_path / "deep.py").write_text(f"def inner():\n    {raised}\n")
+    done = guarded(tmp_path, f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import deep; deep.inner()")
+    assert done.said and done.said["location"] is None
+    command = [sys.executable, "-m", "vdbg_env", "runs", "report", str(the_run(tmp_path))]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"raised {tmp_path}/deep.py:2 in inner" in " ".join(shown.stdout.split())
+
+
 def test_the_dump_that_a_hang_is_asked_for_is_no_illegal_access(tmp_path: Path) -> None:
     """What the driver prints of it on an H100, whose process was ended before it could say that it was done."""
     code = "import sys, time; print('coredump: Starting GPU coredump generation', file=sys.stderr, flush=True)\n"
