@@ -167,7 +167,7 @@ class RunbookLibrary:
             facts = part_of(head, "facts", Facts)
             start = at_start(machine.start(runbook, recorded_inputs(runbook, head), facts)[0])
             if judges_alike(start, read_events(run.events), self.branching(head.inputs, facts)):
-                note(f"note: runbook {runbook.name!r} has changed since; today's judges the recorded steps alike")
+                note(f"note: runbook {runbook.name!r} has changed since, and judges the recorded steps as then")
                 return runbook
         raise BadInput(
             f"runbook {runbook.name!r} has changed since run {head.run!r} was begun",

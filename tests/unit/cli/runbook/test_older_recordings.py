@@ -106,7 +106,7 @@ def test_a_run_of_a_shipped_runbook_that_changed_since_is_reported_as_it_was_sta
         assert main(command) == 3
         told = capsys.readouterr()
         report = json.loads(told.out)
-        assert "has changed since; today's judges the recorded steps alike" in told.err
+        assert "has changed since, and judges the recorded steps as then" in told.err
         assert lasting(report["steps"]) == lasting(then["steps"])  # PYTHONFAULTHANDLER, set today, was not set then
         assert [found["message"] for found in report["findings"]] == [found["message"] for found in then["findings"]]
     for form in ("markdown", "terminal"):
