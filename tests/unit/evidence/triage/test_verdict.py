@@ -423,6 +423,12 @@ def test_the_source_that_a_traceback_quotes_is_not_the_root_line(log: str) -> No
     assert root and root.line == 3
 
 
+@pytest.mark.parametrize("address", ["('0.0.0.0', 31000)", "('::', 31000, 0, 0)"])
+def test_the_port_that_is_in_use_is_named(address: str) -> None:
+    said = triage(f"ERROR:    [Errno 98] error while attempting to bind on address {address}: address already in use")
+    assert said.fix and "'sport = :31000'" in said.fix
+
+
 def test_the_process_is_that_of_the_line_that_multiprocessing_prints_before_a_traceback() -> None:
     head = 'Traceback (most recent call last):\n  File "/srv/a.py", line 6, in f\n    g()\n'
     raised = head + "RuntimeError: CUDA error: out of memory\n"
