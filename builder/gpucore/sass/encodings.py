@@ -446,6 +446,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("LDSM", "d", _of(8, 0x1FF, {0x1: 2, 0x2: 4, 0x41: 2, 0x42: 4}), "83b", _ALL),
     ("LDTM", "d", _of(19, 7, {1: 2, 4: 16, 5: 32, 6: 64}), "9ee", _DATACENTER),
     ("HMMA", "d", _HALVES, "23c", _ALL),
+    ("IMMA", "d", _of(8, 0x7FFF, {0x454: 2}), "237", range(75, 80)),
     ("IMMA", "d", _MATRIX, "237", range(80, 122)),
     ("QMMA", "d", _MATRIX, "27a", _ALL),
     ("OMMA", "d", 4, "47f", _CONSUMER),
