@@ -349,6 +349,8 @@ def _says_when_written(p: Poly) -> bool:
 def _writes(i: Instruction, space: str) -> bool:
     """Say whether an instruction may write to local or shared memory."""
     access = access_of(i)
+    if i.known == "nothing":
+        return True
     if access is None or i.opcode in {"LDGSTS", "UTMALDG"}:
-        return space == "shared" and i.opcode.startswith(("LDGSTS", "UTMALDG", "UBLKCP", "UBLKRED", "ATOMS"))
+        return space == "shared" and i.opcode.startswith(("LDGSTS", "UTMALDG", "UBLKCP", "UBLKRED", "STAS"))
     return access[0] in {space, "generic"} and access[1] != "read"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
 from gpucore.explain.wait import barrier_at
 from gpucore.sass import Instruction, Register, decode, read_listings
+from gpucore.sass.model import Known
 from tests.builders.core_builder import (
     BlockSpec,
     CoreSpec,
@@ -600,13 +602,18 @@ def test_a_register_tells_what_was_computed_where_none_has_what_it_was_computed_
     assert flipped.index_as_fact is None
 
 
-def staged(kernel: str) -> Why:
-    """The store to a place that a thread has from its own memory, or from that of its block."""
+def staged(kernel: str, **at_the_end: Any) -> Why:
+    """The store to a place that a thread has from its own memory, or from that of its block.
+
+    `at_the_end` changes the instruction behind it.
+    """
     code = CodeMap((DATA / "staged_sm90.cubin").read_bytes())
     (found,) = [k for k in code.kernels if k.demangled.startswith(f"{kernel}(")]
     words = code.elf.contents(code.elf.sections[found.section])
-    program = Program(code, found.section, decode(words, 90), source)
-    why = explain_place(program, [i.offset for i in program.instructions if i.opcode == "STG"][-1])
+    instructions = list(decode(words, 90))
+    last = [n for n, i in enumerate(instructions) if i.opcode == "STG"][-1]
+    instructions[last + 1] = replace(instructions[last + 1], **at_the_end)
+    why = explain_place(Program(code, found.section, instructions, source), instructions[last].offset)
     assert why is not None
     return why
 
@@ -665,6 +672,19 @@ def test_shared_memory_has_an_index_that_no_register_has_and_makes_no_fact_alone
     assert with_registers().index == (24, "one register")
     assert with_registers(0, 0, address & 0xFFFFFFFF, address >> 32).index_as_fact == 24
     assert with_registers(0, 0, address + 8 & 0xFFFFFFFF, address >> 32).index_as_fact is None
+
+
+@pytest.mark.parametrize(
+    ("opcode", "known", "keeps"), [("NOP", "all", True), ("STAS", "writes", False), ("?", "nothing", False)]
+)
+def test_shared_memory_is_not_asked_where_an_instruction_may_write_there_later(
+    opcode: str, known: Known, keeps: bool
+) -> None:
+    why = staged("shared", opcode=opcode, known=known)
+    memory = bytes(1532) + (24).to_bytes(4, "little")
+    lane = Lane(0, (0, 0, 0), why.address.instruction + 1, ())
+    told = with_numbers(why, Snapshot(BLOCK, (lane,), (), SPECIAL, GIVEN, shared=memory))
+    assert told.index == ((24, "one register") if keeps else None)
 
 
 @settings(max_examples=60, deadline=None)
