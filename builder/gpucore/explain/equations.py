@@ -22,6 +22,8 @@ _Place: TypeAlias = tuple[int, bool]
 
 _MOST_ATOMS: Final = 200
 _MOST_WRITES: Final = 64
+_COPIES: Final = frozenset({"UBLKCP", "UBLKRED", "UREDGR"})
+"""They write to shared or to global memory; how they name their addresses is not read."""
 
 
 class Equations:
@@ -242,7 +244,8 @@ class Equations:
         code, found = self._code, set[Atom]()
         accesses = ((n, access_of(i)) for n, i in enumerate(code.instructions))
         writes = [n for n, a in accesses if a is not None and a[0] not in {"shared", "local"} and a[1] != "read"]
-        if code.indirect or len(writes) > _MOST_WRITES:
+        unread = any(i.known == "nothing" or i.opcode in _COPIES for i in code.instructions)
+        if code.indirect or unread or len(writes) > _MOST_WRITES:
             return None
         for n in writes:
             based = based_at(self._address.program, self._values, n)

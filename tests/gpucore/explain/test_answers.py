@@ -687,6 +687,16 @@ def test_shared_memory_is_not_asked_where_an_instruction_may_write_there_later(
     assert told.index == ((24, "one register") if keeps else None)
 
 
+@pytest.mark.parametrize(
+    ("opcode", "known", "told"), [("NOP", "all", True), ("UBLKCP", "writes", False), ("?", "nothing", False)]
+)
+def test_no_pointer_is_one_that_nothing_writes_through_where_an_instruction_is_not_read(
+    opcode: str, known: Known, told: bool
+) -> None:
+    equations = Equations(staged("shared", opcode=opcode, known=known).address, 0, True)
+    assert (equations._written is not None) is told
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 31), st.integers(2, 20), st.integers(0, 31))
 def test_a_flipped_register_gives_fewer_words_and_no_other_answer(lane: int, register: int, bit: int) -> None:
