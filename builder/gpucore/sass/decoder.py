@@ -47,6 +47,8 @@ Handler = Callable[[str, int, int, int], Decoded | None]
 _WORDS: Final = struct.Struct("<QQ")
 _MEANING: Final = (1 << 41) - 1  # of the upper half: behind it is scheduling
 _TILES: Final = frozenset({"UTMALDG", "UTMASTG", "UTMAREDG"})
+_PRODUCTS: Final = {(0, 0): "UTCHMMA", (0, 3): "UTCQMMA", (1, 0): "UTCOMMA"}
+"""By the bit for scale factors, and what is multiplied: all that nvcc made in the stock wheel."""
 _LEADING: Final = frozenset({"BRA", "BSSY", "CALL", "RET"})
 _REGISTER_C: Final = frozenset({2, 3, 7})  # forms whose bits 64 to 71 hold b, and bits 32 to 63 c
 
@@ -148,7 +150,9 @@ class _Decoder:
         if found is None:
             return Instruction(offset, "?", guard=self._guard("?", low), known="nothing")
         opcode, writes, count = found
-        number = count if isinstance(count, int) else count(low, high)
+        if opcode == "UTCHMMA":  # all products in tensor memory have its key
+            opcode = _PRODUCTS.get((low >> 63, high >> 8 & 3), "?")
+        number = None if opcode == "?" else count if isinstance(count, int) else count(low, high)
         if number is None:
             return Instruction(offset, opcode, guard=self._guard(opcode, low), known="nothing")
         made = tuple([self._destination(one, low, high, number) for one in writes])
