@@ -94,6 +94,7 @@ class LineScanner:
         self._scanned = 0
         self._sets: dict[tuple[frozenset[str], bool], list[int]] = {}
         self._opening: bytes | None = None  # how the log begins
+        self._ended = (b"", 0)  # where a process was named last that is not that of the lines below
         self._block = b""  # what is scanned; where the line in it begins that was yielded last, and its number
         self._begin, self._number = 0, 1
         # Blocks before this one, each with its first line, and where it ends.
@@ -159,11 +160,13 @@ class LineScanner:
                     return said.container or said.stamp
         return None
 
-    def with_line_before(self, line: bytes) -> bytes:
-        """Return the physical line before the candidate yielded last, and that candidate."""
+    def quotes_source(self, line: bytes) -> bool:
+        """Say whether the candidate yielded last is a line of source that a traceback of Python or pytest quotes."""
+        if b"    " not in line and b"  raise " not in line:  # as in nearly all
+            return False
         text, end = self._text_before()
         before = text[text.rfind(b"\n", 0, max(0, end - 1)) + 1 : max(0, end - 1)]
-        return before[-4 * _HEAD :] + b"\n" + line[: 4 * _HEAD]
+        return QUOTED_SOURCE.search(before[-4 * _HEAD :] + b"\n" + line[: 4 * _HEAD]) is not None
 
     def process_before(self) -> str | None:
         """Return the process that Python's multiprocessing names in a line before the candidate yielded last.
@@ -172,10 +175,13 @@ class LineScanner:
         """
         text, end = self._text_before()
         begin = text.rfind(_BEGINS_A_CHILDS_END, max(0, end - _TIMED), end) + 1
-        named = _ENDED_CHILD.match(text, begin) if begin else None
+        if not begin or (self._ended[0] is text and self._ended[1] == begin):
+            return None
+        named = _ENDED_CHILD.match(text, begin)
         below = text[named.end() : end].split(b"\n") if named else []
         said = (unwrap(decode(line[:_HEAD])) for line in below)
         if named is None or len(below) > TRACEBACK or any(one.writer or one.level for one in said):
+            self._ended = text, begin  # nor is what comes after it
             return None
         return named[1].decode()
 
@@ -631,7 +637,7 @@ class LogClassifier:
             )
             if line.level in {"INFO", "DEBUG"}:
                 met = [(rule, groups) for rule, groups in met if rule.any_level]
-            if met and (CODE.match(line.text) or QUOTED_SOURCE.search(self._scanner.with_line_before(candidate.data))):
+            if met and (CODE.match(line.text) or self._scanner.quotes_source(candidate.data)):
                 return
         key = tuple([rule.id for rule, _ in met])
         if (together := self._together.get(key)) is None:
@@ -801,7 +807,7 @@ class LogClassifier:
                 self._looks -= 1
                 self._placed[sighting.failure] = self._scanner.stamp_before(sighting.writer)
             sighting.not_before = self._placed.get(sighting.failure)
-        if not sighting.process:
+        if not sighting.process and not line.writer and not line.level:
             sighting.process = self._scanner.process_before()
         self._kept[id(sighting)] = sighting
         self._last[sighting.writer] = sighting
