@@ -92,7 +92,7 @@ accept-onto: $(READY) ## Line tables put into an image with the stock vLLM wheel
 accept-onto-cuda-12: $(READY) ## The same with a vLLM of CUDA 12 and an installed compiler (15 minutes, 5 GB)
 	scripts/accept-onto-cuda-12
 
-accept-why: $(READY) ## What `core` says of a bad address, proven against an interpreter and C++; the decoder against nvdisasm (40 minutes, then an hour; resumable)
+accept-why: $(READY) ## What `core` says of a bad address, proven against an interpreter and C++; the decoder against nvdisasm (an hour, then minutes; resumable)
 	scripts/accept-why
 	scripts/accept-why decoder
 

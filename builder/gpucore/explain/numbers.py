@@ -42,7 +42,7 @@ _Loaded: TypeAlias = tuple[int, int, list[_Key], _Key | None]
 _MOST_ROUNDS: Final = 6
 _LEAST_AGREEMENT: Final = 30  # registers, before one is called wrong
 _MOST_LENDERS: Final = 4
-_WINDOW: Final = (1 << 24) - 1
+SHARED_WINDOW: Final = (1 << 24) - 1
 """Of an address in shared memory the part that is the place in the block's own."""
 _OF_CLUSTER: Final = atom("special", "CgaCtaId")
 _PARTS: Final = frozenset(
@@ -671,7 +671,7 @@ class Numbers:
         assert isinstance(number, int) and isinstance(kind, str)
         start, held = (lane.local or (0, b"")) if space == "local" else (0, self.snapshot.shared or b"")
         size = int(kind[1:]) // 8 if kind else 4
-        at = (at & (MASK32 if space == "local" else _WINDOW)) + 4 * number
+        at = (at & (MASK32 if space == "local" else SHARED_WINDOW)) + 4 * number
         data = bytes(held[at - start : at - start + size]) if at >= start else b""
         value = int.from_bytes(data, "little", signed=kind.startswith("S")) & MASK32
         return (at, value) if len(data) == size else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpucore.explain.address import Address, address_at, place_of
 from gpucore.explain.algebra import Atom, Poly, TooLarge, constant, inside, leaf, lo, polys_in, written_size
 from gpucore.explain.notation import WEAK, Json, Legend, Words, tree_of, tree_of_atom
-from gpucore.explain.numbers import Numbers
+from gpucore.explain.numbers import SHARED_WINDOW, Numbers
 from gpucore.explain.operations import FALSE, TRUE, bit_and, negate, shift_right, signed
 from gpucore.explain.program import Program
 from gpucore.explain.slice import Slice
@@ -19,7 +19,6 @@ _MOST_NODES = 200
 _LONGEST_NAME = 40
 _BEHIND = 2  # instructions: where the H100s seen stand while they wait at a barrier of the block
 _LEAVES = frozenset({"BRA", "BRX", "JMP", "JMX", "EXIT", "RET", "CALL"})
-_WINDOW = 1 << 24  # bytes of shared memory that a block can have; above them is its number in the cluster
 _COUNT = 20  # bits of a count of arrivals
 _BARRIERS = {
     "SYNCS": "an mbarrier in shared memory",
@@ -104,11 +103,11 @@ class Wait:
     def word_of(self, phase: Phase) -> tuple[int, int] | None:
         """Return where the mbarrier of a phase is in shared memory, and its word; None where the core has it not."""
         numbers, formula = self.numbers, lo(phase.address.formula)
-        own = Poly({term: c for term, c in formula.terms.items() if c % _WINDOW}, formula.bits)
+        own = Poly({term: c for term, c in formula.terms.items() if c & SHARED_WINDOW}, formula.bits)
         value = numbers.value(own) if numbers is not None else None
         if value is None or numbers is None or not (held := numbers.snapshot.shared):
             return None
-        at = value % _WINDOW
+        at = value & SHARED_WINDOW
         word = bytes(held[at : at + 8])
         return (at, int.from_bytes(word, "little")) if len(word) == 8 else None
 

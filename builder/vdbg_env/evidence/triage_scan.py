@@ -154,10 +154,8 @@ class LineScanner:
         here = max(0, self._begin)
         text = (self._context if here < _TIMED else b"") + self._block[max(0, here - _TIMED) : here]
         for line in reversed(text.split(b"\n")[-_TIMED_LINES:]):
-            if _MAY_HAVE_A_TIME(line, 0, _LABELS):
-                said = unwrap(decode(line[:_HEAD]))
-                if (said.container or said.stamp) and writer in {None, said.writer}:
-                    return said.container or said.stamp
+            if (stamped := _stamped(line)) and writer in {None, stamped[1]}:
+                return stamped[0]
         return None
 
     def quotes_source(self, line: bytes) -> bool:
@@ -204,10 +202,8 @@ class LineScanner:
     def first_time(self) -> str | None:
         """Return the time of the first of the first lines that has one and is not the kernel's."""
         for line in (self._opening or b"").split(b"\n")[:_TIMED_LINES]:
-            if _MAY_HAVE_A_TIME(line, 0, _LABELS) and not _OF_THE_KERNEL(line):
-                said = unwrap(decode(line[:_HEAD]))
-                if said.container or said.stamp:
-                    return said.container or said.stamp
+            if not _OF_THE_KERNEL(line) and (stamped := _stamped(line)):
+                return stamped[0]
         return None
 
     def last_lines(self) -> Iterator[tuple[int, bytes]]:
@@ -367,6 +363,13 @@ def _unfold(text: bytes, begin: int, end: int) -> tuple[int, int]:
 def _line_end(text: bytes, at: int) -> int:
     end = text.find(b"\n", at)
     return len(text) if end < 0 else end
+
+
+def _stamped(line: bytes) -> tuple[str, str | None] | None:
+    """Return the time of a line and its writer; None where it has no time."""
+    said = unwrap(decode(line[:_HEAD])) if _MAY_HAVE_A_TIME(line, 0, _LABELS) else None
+    stamp = said and (said.container or said.stamp)
+    return (stamp, said.writer) if said and stamp else None
 
 
 def _starts_a_line(text: bytes, at: int) -> bool:

@@ -176,12 +176,15 @@ def _without_past(logs: Sequence[LogEvidence]) -> tuple[Sequence[LogEvidence], t
     That log goes back to the start of the machine. Years are not compared, as many programs write none.
     """
     times = [known[1] for log in logs if (known := _time_of(_YEAR.sub("", log.began or "")))]
+    if not times:
+        return logs, ()
+    first = min(times)
 
     def is_past(one: Sighting) -> bool:
         known = _time_of(_YEAR.sub("", one.stamp or "")) if one.rule.how_known is HowKnown.KERNEL_LOG else None
-        return known is not None and _DAY < min(times) - known[1] < _HALF_A_YEAR
+        return known is not None and _DAY < first - known[1] < _HALF_A_YEAR
 
-    past = [s for log in logs for s in (*log.sightings, *log.cascades) if times and is_past(s)]
+    past = [s for log in logs for s in (*log.sightings, *log.cascades) if is_past(s)]
     if not past:
         return logs, ()
     note = f"{past[-1].file}:{past[-1].line} is over a day older than the first time in the logs, and is left out"
