@@ -324,7 +324,7 @@ class Toolkit:
             key=key,
             env={**self.environment(), **(env or {})},
             what=f"fetching {what}",
-            next_step="check the package index: pip download --no-deps six; PIP_INDEX_URL names another",
+            next_step="is the name right? pip index versions NAME asks the index; PIP_INDEX_URL names another one",
         )
 
 

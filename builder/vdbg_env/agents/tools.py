@@ -189,7 +189,8 @@ class Tools:
 
     def triage(self, logs: Annotated[Paths, Field(description="Log files or folders of one run.")]) -> View:
         """Name the failure that logs tell of, the line that says so, how sure that is, and the runbook to start."""
-        found = json.loads(triage_json(triage_logs(self._logs(logs), self._packs)))
+        verdict = triage_logs(self._logs(logs), self._packs)
+        found = json.loads(triage_json(verdict, runbook_to_start(verdict.failure.runbook, runbook_names())))
         return View(document={name: value for name, value in found.items() if name != "logs"})
 
     def runs(

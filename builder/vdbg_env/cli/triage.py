@@ -81,7 +81,7 @@ def triage_command(
     if run and start:
         console.note(*triage_text(verdict, start).split("\n"))
         return _start_runbook(start, argv, context, PlaceFlags(**place), as_json=as_json)
-    console.show(triage_json(verdict) if as_json else triage_text(verdict, start))
+    console.show(triage_json(verdict, start) if as_json else triage_text(verdict, start))
     return {True: 3, False: 0, None: 4}[verdict.failed]
 
 

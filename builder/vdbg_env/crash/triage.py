@@ -26,7 +26,7 @@ from vdbg_env.evidence.knowledge import shipped_knowledge
 from vdbg_env.evidence.system import parse_kernel_log
 from vdbg_env.evidence.triage_rules import RuleBook, rule_book
 from vdbg_env.evidence.triage_scan import LogClassifier, LogEvidence
-from vdbg_env.evidence.triage_verdict import Alternative, Triage, judge
+from vdbg_env.evidence.triage_verdict import GENERIC, Alternative, Triage, judge
 
 if TYPE_CHECKING:
     from gpucore.dwarf import LinesByName
@@ -418,7 +418,8 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
     if root:
         lines += ["", f"  {root.file}:{root.line}", f"    {_short(root.text)}"]
         unproven = "; unproven rule" if root.record and not root.record.answers else ""
-        lines.append(f"  known from {root.how_known}; wording of {root.origin}{unproven}")
+        wording = root.origin if root.origin == GENERIC else f"wording of {root.origin}"
+        lines.append(f"  known from {root.how_known}; {wording}{unproven}")
     for name, value in (("rank", triage.rank), ("process", triage.process), ("kernel", triage.kernel)):
         if value is not None:
             lines.append(f"  {name}: {value}")
@@ -429,13 +430,18 @@ def triage_text(triage: Triage, runbook: str | None) -> str:
         lines += ["", *(f"try: {r.do}  ({r.releases}; {r.source})" for r in triage.remedies)]
     if triage.notes:
         lines += ["", *(f"note: {note}" for note in triage.notes)]
-    if triage.fix:
-        lines += ["", f"next: {triage.fix}"]
-    if runbook:
-        lines += ["", f"next: vdbg-env runbook {runbook} -- COMMAND"]
-    elif failure.runbook and not triage.fix:
+    steps = _next_steps(triage, runbook)
+    for step in steps:
+        lines += ["", f"next: {step}"]
+    if failure.runbook and not steps:
         lines += ["", f"next: do what would settle it; no runbook is called {failure.runbook} here"]
     return "".join(f"{printable(line)}\n" for line in lines)  # a name of a log may have a line break
+
+
+def _next_steps(triage: Triage, runbook: str | None) -> list[str]:
+    """Return the commands to type next, the first one first: text and JSON have the same."""
+    start = f"vdbg-env runbook {runbook} -- COMMAND" if runbook else None
+    return [step for step in (triage.fix, start) if step]
 
 
 def _by_packs(triage: Triage) -> Iterator[str]:
@@ -463,8 +469,8 @@ def _short(text: str) -> str:
 # JSON: docs/schemas/triage-v1.schema.json is the contract and says what each field means.
 
 
-def triage_json(triage: Triage) -> str:
-    """Return the verdict as the JSON document that `vdbg-env triage --json` prints."""
+def triage_json(triage: Triage, runbook: str | None) -> str:
+    """Return the verdict as the JSON document that `vdbg-env triage --json` prints; `runbook` as in `triage_text`."""
     root = triage.root_cause
     return json_text(
         {
@@ -478,7 +484,7 @@ def triage_json(triage: Triage) -> str:
                 "how_known": root.how_known, "record": root.record and asdict(root.record),
             },
             "title": triage.title,
-            "next": triage.fix,
+            "next": next(iter(_next_steps(triage, runbook)), None),
             "rank": triage.rank,
             "process": triage.process,
             "kernel": triage.kernel,

@@ -207,7 +207,7 @@ def explain(error: Exception, endpoint: Endpoint) -> VdbgError:
         )
     if any(mark in text for mark in ("FileNotFoundError", "No such file", "Connection refused", "ConnectionRefused")):
         return HostNotAble(
-            f"nothing answers at {where}",
+            f"cannot reach {where}",
             cause="Docker is not installed, not started, or DOCKER_HOST names another machine",
             next_step=f"systemctl start docker (as root); {_WITHOUT}",
         )

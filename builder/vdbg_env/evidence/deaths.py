@@ -452,7 +452,7 @@ def blame(ranks: Sequence[Observation]) -> Blame | None:
             return Blame(ranks=found, part=part, words=f"{who}{_more(found)}{others}", sure=sure)
     if left := _left_before(ranks):
         who = "; ".join(f"rank {one.rank} ended with status 0 before" for one in left[:3])
-        return Blame(ranks=left, part="left early", words=f"{_NO_CAUSE}; {who}{_more(left)}", sure=0.7)
+        return Blame(ranks=left, part="left early", words=f"{who}{_more(left)}", sure=0.7)
     says = f"; {reported}" if reported else "; each says that it lost another, or was ended" if kind == _VICTIM else ""
     return Blame(ranks=(), part="", words=f"{_NO_CAUSE}{says}")
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpucore.dwarf import Chain, SourceFrame
 
 # The classes of triage that name no cause: two runs of them have nothing in common.
-NO_FAILURE = "not-a-gpu-failure"  # the run went well, or ended for a reason that is not the GPU's
+NO_FAILURE = "not-a-gpu-failure"  # it went well, or failed for another reason
 UNKNOWN = "unknown"  # the log shows no known failure
 
 

@@ -314,7 +314,7 @@ class Stuck:
             case "runs":
                 return f"{which} runs and makes no progress{time}"
             case "waits":
-                return f"{which} waits, and the others for it{time}"
+                return f"{which} waits, and the others wait for it{time}"
         assert_never(self.how)
 
 
@@ -449,13 +449,16 @@ def missing_ranks(stacks: Mapping[int, HostStacks]) -> tuple[Finding, ...]:
         return ()
     name = Counter(name for names in inside.values() for name in names).most_common(1)[0][0]
     waits = f"{len(inside)} of {len(read)} ranks wait in {name}"
-    places = "; ".join(f"rank {rank} is at {', '.join(_places(read[rank])[:2]) or 'no line'}" for rank in missing[:4])
-    more = f", and {len(missing) - 4} more" if len(missing) > 4 else ""
+    places = "; ".join(
+        f"rank {rank} never arrived: it is at {', '.join(_places(read[rank])[:2]) or 'no line of Python'}"
+        for rank in missing[:4]
+    )
+    more = f"; {len(missing) - 4} more never arrived" if len(missing) > 4 else ""
     return (
         Finding(
             rule="ranks-missing-from-collective",
             level=Level.ERROR,
-            message=f"{waits}, and {'it is' if len(missing) == 1 else 'these are'} missing: {places}{more}",
+            message=f"{waits}; {places}{more}",
             how_known=HowKnown.LOG,
             confidence=0.8,
             next_step=NextStep(

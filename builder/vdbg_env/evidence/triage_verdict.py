@@ -62,6 +62,7 @@ _DAY, _HALF_A_YEAR = 86_400, 180 * 86_400  # hosts' clocks may be of different z
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 SECOND_STAGE = "looks-like-an-error"  # the rule of a line that no rule knows
+GENERIC = "generic error line"  # whose wording such a line is
 SHOWN = 0.5  # less is a guess
 
 _SEVERAL = 0.1  # less sure of the verdict where several processes each show a failure
@@ -865,7 +866,7 @@ class Clue:
             line=self.line,
             text=self.text,
             rule=SECOND_STAGE,
-            origin="no program in particular",
+            origin=GENERIC,
             how_known=HowKnown.LOG.value,
         )
 

@@ -383,7 +383,7 @@ def _of_container(path: Path, container: Mapping[str, Any], arming: Arming, note
         yield _Change(path=(*path, "command"), value=["/bin/sh", "-c", start, _START, *command])
     else:
         notes.append(
-            f"Container {container['name']} has no command in FILE: it is armed by variables; with one, guarded."
+            f"Container {container['name']} has no command in FILE: only core dumps are on; add `command:` for guard."
         )
         for name, value in arming.variables.items():
             if not _has(container, "env", "name", name):

@@ -496,7 +496,7 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
         arch=arch,
         memory_per_job_gib=spec.build.memory_per_job_gib,
         context=_context(spec.build.system, request, source, library),
-        notes=(*why_arch, *_notes(request), *_other_stack(spec, request, vllm)),
+        notes=(*why_arch, *_other_stack(spec, request, vllm)),
         warnings=(*_debug_warnings(request), *overridden(spec), *_other_torch(spec, vllm), *warnings),
     )
 
@@ -507,7 +507,7 @@ def check(request: BuildRequest) -> None:
         if not re.fullmatch(r"[0-9]{1,2}\.[0-9][af]?", arch):
             near = f"{arch[:-1]}.{arch[-1]}" if arch.isdigit() and len(arch) > 1 else "9.0"
             raise BadInput(
-                f"{arch!r} is not an architecture", cause="a compute capability has a point", next_step=f"--arch {near}"
+                f"{arch!r} is not an architecture", cause="H100 is 9.0, B200 is 10.0", next_step=f"--arch {near}"
             )
     for word, names in (("--dep", [d.name for d in request.deps]), ("--secret", [s.id for s in request.secrets])):
         for name in names:
@@ -726,12 +726,6 @@ def _architectures(
         return (gpu.arch,), (f"built for architecture {gpu.arch}, that of this machine's GPU; --arch names another",)
     own = spec.build.arch
     return own, (f"built for architecture {', '.join(own)}, the profile's own; --arch names another",)
-
-
-def _notes(request: BuildRequest) -> tuple[str, ...]:
-    if request.site.ca_bundle is None or request.site.keep_ca:
-        return ()
-    return ("the site's certificate authority is used by the build and is removed at its end",)
 
 
 def _other_stack(spec: ImageSpec, request: BuildRequest, vllm: VllmRow | None) -> tuple[str, ...]:

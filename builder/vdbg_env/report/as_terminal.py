@@ -35,7 +35,7 @@ from vdbg_env.report.model import (
 )
 from vdbg_env.runbook.state import Verdict
 
-_LABEL = 9
+_LABEL = 11
 _MOST_FRAMES = 12  # of a stack; report.md has all
 _MARKED_CONTEXT = 2
 _LONGEST_WORD = 60
@@ -127,7 +127,7 @@ def _fault(report: Report, paint: Paint, width: int) -> Iterator[str]:
     if lead.artifact:
         yield from _row("evidence", lead.artifact, paint, width)
     if report.fingerprint:
-        yield from _row("cause", f"{report.fingerprint.id}: {report.fingerprint}", paint, width)
+        yield from _row("fingerprint", f"{report.fingerprint.id}: {report.fingerprint}", paint, width)
 
 
 def _next(report: Report, paint: Paint, width: int) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _ranks(report: Report, paint: Paint, width: int) -> Iterator[str]:
     if found is None:
         return
     step, rows = found
-    yield paint.bold(f"Ranks of {printable(step.id)}")
+    yield paint.bold(f"Ranks in step '{printable(step.id)}'")
     for row in rows[:RANKS_SHOWN]:
         took = duration(row.duration_s) if row.duration_s is not None else ""
         words = ended(row.ended)

@@ -20,7 +20,7 @@ from vdbg_env.common.errors import BAD_INPUT
 from vdbg_env.common.files import read_document
 from vdbg_env.crash.files import CoreFiles, SourceText
 from vdbg_env.evidence.deaths import blame, first_failure, is_victim, last_attempt
-from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, Level, Match, NextStep, Observation
+from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, HowKnown, Level, Match, NextStep, Observation
 from vdbg_env.evidence.log_line import role_of
 from vdbg_env.evidence.system import FIND_THE_KERNEL
 from vdbg_env.record.event_log import well_formed
@@ -115,7 +115,8 @@ def assemble(
     flags = flags_after_guard(head.workload) if runbook.name == GUARD else ""
     found = (on_its_command(finding, name, flags) for visit in walk.visits for finding in visit.record.findings)
     findings = _with_assertion(judge(found))
-    then = (*going, *advice(findings, finish.verdict, walked=runbook.name, run=name, ended=not going))
+    relevant = [finding for finding in findings if not (head.recorded_on and _is_of_this_host(finding))]
+    then = (*going, *advice(relevant, finish.verdict, walked=runbook.name, run=name, ended=not going))
     if runbook.name == GUARD and finish.verdict is Verdict.HANG:
         again = f"vdbg-env runbook {_of_hang(walk)}{flags} --from {shlex.quote(name)}"
         then = (*then, NextStep("run its steps, which run the command again", again))
@@ -144,6 +145,11 @@ def assemble(
         tool_version=head.tool_version or None,
         fingerprint=cause_of(walk, finish, findings),
     )
+
+
+def _is_of_this_host(finding: Finding) -> bool:
+    """Return whether a finding warns of the machine that the run is on, which a replayed crash never saw."""
+    return finding.how_known is HowKnown.HOST_CHECK and finding.level is not Level.ERROR
 
 
 def _of_hang(walk: Progress) -> str:

@@ -240,8 +240,8 @@ def _foot(report: Report) -> Iterator[str]:
     version = f" {report.tool_version}" if report.tool_version else ""
     when = f", {report.started}" if report.started else ""
     named = f"runbook {escaped(report.runbook)}, run {escaped(report.run)}"
-    cause = f", cause {report.fingerprint.id}" if report.fingerprint else ""
-    yield f"<sub>vdbg-env{version}, {named}{when}: {verdict(report)}{cause}</sub>"
+    fingerprint = f", fingerprint {report.fingerprint.id}" if report.fingerprint else ""
+    yield f"<sub>vdbg-env{version}, {named}{when}: {verdict(report)}{fingerprint}</sub>"
 
 
 def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -107,6 +107,7 @@ _COMES_FROM = {
     "compute-sanitizer": "pip install nvidia-cuda-sanitizer-api",
     "py-spy": "pip install py-spy",
 }
+_OF_THE_IMAGE = "vdbg-env build --lineinfo, then vdbg-env shell: the debug image has it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +247,7 @@ def memlock(facts: HostFacts) -> Iterator[Check]:
     yield _check("memlock", "locked memory", _lockable(facts.memlock.hard), _limit(facts.memlock.hard), why, fix)
     if facts.engine.memlock is not None:
         limit = facts.engine.memlock
-        fix = "LimitMEMLOCK=infinity for the engine's service, then restart it; vdbg-env run does without"
+        fix = "LimitMEMLOCK=infinity for the engine's service, then restart it; vdbg-env run works anyway"
         text = f"at most {_limit(limit)}"
         yield _check("engine-memlock", "locked memory in containers", _lockable(limit), text, why, fix)
 
@@ -283,7 +284,7 @@ def tools(facts: HostFacts) -> Iterator[Check]:
     for name in TOOLS:
         version = facts.tools.get(name)
         status: Status = "warn" if version is None else "ok"
-        fix = _COMES_FROM.get(name, "vdbg-env shell: the debug image has it") if version is None else None
+        fix = _COMES_FROM.get(name, _OF_THE_IMAGE) if version is None else None
         yield _check(name, name, status, version or ("not here" if version is None else "here"), _FOR[name], fix)
 
 

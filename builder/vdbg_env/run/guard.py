@@ -275,7 +275,7 @@ def _counted(done: FinishedRun, variables: Mapping[str, str]) -> tuple[FinishedR
     seen = Seen(times=len(others) + 1, hosts=tuple(sorted(hosts)), since=others[0].started if others else None)
     if not others:
         return done, seen
-    report = replace(done.report, notes=(f"{seen} (cause {known.id}): runs list --group", *done.report.notes))
+    report = replace(done.report, notes=(f"{seen} (fingerprint {known.id}): runs list --group", *done.report.notes))
     try:
         write_report(report, done.directory)
     except (OSError, VdbgError) as error:

@@ -262,7 +262,25 @@ def why_skipped(state: RunState, step: Step) -> str | None:
         held = compile_condition(step.condition, names).holds(values)
     except ExpressionFailed as error:
         return f"its condition could not be decided: {error}"
-    return None if held else f"its condition does not hold: {why_false(step.condition, names, values)}"
+    return None if held else _say_plainly(why_false(step.condition, names, values))
+
+
+_PLAIN_REASONS = (
+    (re.compile(r"steps\.\w+\.results\.vllm is false"), "not vLLM"),
+    (re.compile(r"workload\.eager is true"), "it runs eagerly already"),
+    (re.compile(r"workload\.python is false"), "not a Python program"),
+    (re.compile(r"inputs\.(\w+) is false; (-i \w+=true) changes that"), r"only with \2"),
+    (re.compile(r"inputs\.(\w+) is true; (-i \w+=false) changes that"), r"only with \2"),
+    (re.compile(r"steps\.(\w+)\.artifacts\.cores\.count > 0.*"), r"step \1 left no GPU core"),
+)
+
+
+def _say_plainly(reason: str) -> str:
+    """Return the reason of `why_false` in a user's words, where there are some for it."""
+    for pattern, words in _PLAIN_REASONS:
+        if match := pattern.fullmatch(reason):
+            return match.expand(words)
+    return f"its condition does not hold: {reason}"
 
 
 def _could_not_start(state: RunState, command: str) -> str | None:

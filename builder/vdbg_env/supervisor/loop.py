@@ -45,7 +45,7 @@ CENSUS_MOST_S = 15.0  # each takes some ms: all of /proc, and what is mapped int
 WAITS = "waits.txt"  # in the folder of the step: what is waited for, for the display of the run
 WAITS_FOR = {
     Phase.HANGING: "the stacks of its hang",
-    Phase.SETTLING: "dumps that are being written",
+    Phase.SETTLING: "dumps that are being written",  # where there are any
     Phase.LINGERING: "what its first process left behind",
     Phase.TERMINATING: "its processes to end",
     Phase.KILLING: "its killed processes to be gone",
@@ -239,6 +239,8 @@ class Supervisor:
     def _say_what_is_waited_for(self) -> None:
         """Write it down when it has changed; that the workload itself is to end goes without saying."""
         text = WAITS_FOR.get(self._phase, self._server.waits_for)
+        if self._phase is Phase.SETTLING and not self._growing.is_growing:
+            text = ""
         if self._guard or text == self._waits_for:
             return
         self._waits_for = text

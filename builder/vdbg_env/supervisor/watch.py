@@ -351,11 +351,15 @@ class GrowingFiles:
         self._size = -1
         self._shown = 0
         self._changed = 0.0
+        self.is_growing = False
+        """What `growing` answered last."""
 
     def growing(self, now: float, *, quiet_s: float = 2.0) -> bool:
         """Whether any of them changed its size in the last `quiet_s` seconds."""
-        if not self._patterns:
-            return False
+        self.is_growing = bool(self._patterns) and self._has_grown(now, quiet_s)
+        return self.is_growing
+
+    def _has_grown(self, now: float, quiet_s: float) -> bool:
         size = self._total()
         if size != self._size:
             grew = size > max(self._size, 0)

@@ -114,9 +114,9 @@ def test_triage() -> None:
     contract = Contract("triage-v1")
     for log in sorted((LOGS / "dev").glob("*.log"))[::2]:
         found = triage_logs([str(log)])
-        contract.check(json.loads(triage_json(found)))
+        contract.check(json.loads(triage_json(found, None)))
     named = LinesByName(function="k", offset=16, archs=("sm_90",), build="vLLM", pack="a.lines", chain=(FRAME,))
-    contract.check(json.loads(triage_json(replace(found, lines=(named,), title="a title", fix="a fix"))))
+    contract.check(json.loads(triage_json(replace(found, lines=(named,), title="a title", fix="a fix"), None)))
     assert contract.never_met() == {("Frame", "text")}, "the source of a line that a log names is not looked for"
 
 
