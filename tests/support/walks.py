@@ -260,11 +260,15 @@ def _marked_outcome(number: int, outcome: Outcome) -> Outcome:
     return outcome.model_copy(update={"next": following})
 
 
+# How a skip is worded that is not for its condition: a missing tool, no engine, a program that does not start.
+_OF_OTHER_REASONS = ("was not found", "vLLM engine to change", "either")
+
+
 def _taken(visit: StepVisit) -> Branch | None:
     """Return the branch of one visit; None where the engine itself judged, such as a step that tried nothing."""
     record = visit.record
     if record.skipped_because is not None:
-        return (record.step, SKIPPED) if record.skipped_because.startswith("its condition") else None
+        return (record.step, SKIPPED) if not record.skipped_because.endswith(_OF_OTHER_REASONS) else None
     if record.choice is not None:
         return record.step, record.choice
     assert isinstance(record.next, _MarkedStep | _MarkedRunbook | _MarkedEnd), f"{record.step} led to {record.next}"

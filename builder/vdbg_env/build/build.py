@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from gpucore.arch import as_arch
+from gpucore.arch import arch_of_gpu, as_arch
 from vdbg_env.build.builder import (
     BuilderDescription,
     BuildEvent,
@@ -166,8 +166,9 @@ def user_profiles() -> Path:
 
 
 def architectures(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the architectures that --arch named, as in 9.0 or sm_90; one value may hold several."""
-    return tuple(as_arch(part.strip()) for text in texts for part in text.replace(";", ",").split(","))
+    """Return the architectures that --arch named, as in 9.0, sm_90 or H100, each once; one value may hold several."""
+    parts = [part.strip() for text in texts for part in text.replace(";", ",").split(",")]
+    return tuple(dict.fromkeys(arch_of_gpu(part) or as_arch(part) for part in parts))
 
 
 def _source(text: str) -> Source:

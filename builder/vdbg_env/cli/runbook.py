@@ -438,8 +438,9 @@ def runbook_command(
         raise click.UsageError("--from begins a run: it excludes --replay and --resume")
     if request.pseudonyms and replay:
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
-    if name is None and replay:
-        raise click.UsageError(f"Missing argument 'NAME': the recording is of {read_recording(replay).runbook}")
+    if replay:
+        recorded = read_recording(replay)
+        name, argv = name or recorded.runbook, argv or recorded.workload
     if name is None and resume is None and request.from_run is None:
         raise click.UsageError("Missing argument 'NAME': vdbg-env runbooks list")
     if request.from_run:

@@ -32,7 +32,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/triage/v1).")
 @click.option("--run", is_flag=True, help="Start the runbook that the verdict names, on the command after `--`.")
 @click.option(
-    "--rules", type=click.Path(path_type=Path), help="Use the triage rules in this folder instead of the shipped ones."
+    "--rules", type=click.Path(path_type=Path), help="Add the triage rules in this folder to the shipped ones."
 )
 @lines_option
 @memory_map_option

@@ -435,20 +435,28 @@ def _check(rule: Rule) -> _Check:
     return rule, which_of(*patterns) if patterns else None, wanted, rule.groups, rule.bare
 
 
+_DEFINES_CLASSES = re.compile(rb"^kind:\s*TriageClasses\b", re.MULTILINE)
+
+
 @cache
 def rule_book(folder: pathlib.Path | None = None) -> RuleBook:
-    """Read the rules of a folder, or the shipped ones; raises BadDocument where one is wrong, BadInput without any."""
+    """Return the shipped rules, with those of a folder beside them.
+
+    A folder that holds the classes too is a whole set and replaces the shipped one. Raises BadDocument where a rule is
+    wrong, and BadInput for a folder without rules.
+    """
     shipped = SHIPPED_DATA / "runbooks" / "triage"
     folder = folder or shipped
     files = read_tables(folder)
+    is_whole = any(_DEFINES_CLASSES.search(data) for _, data in files)
     if not files:
         what = "is a file, and --rules names a folder" if folder.is_file() else "holds no triage rules"
         what = what if folder.exists() else "does not exist"
-        raise BadInput(f"{folder} {what}", next_step=f"cp -r {quoted(shipped)} rules, and add yours to that copy")
+        raise BadInput(f"{folder} {what}", next_step=f"ls {quoted(shipped)} shows how rules are written")
     try:
-        return read_rule_book(files)
+        return read_rule_book(files if is_whole else (*read_tables(shipped), *files))
     except BadDocument as error:
-        hint = f"compare it with the shipped rules; a folder of rules is a whole copy of theirs: {quoted(shipped)}"
+        hint = f"compare it with the shipped rules: {quoted(shipped)}"
         raise BadDocument(error.complaints, next_step=hint) from None
 
 

@@ -501,14 +501,20 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
     )
 
 
+def _no_architecture(text: str) -> BadInput:
+    plain, _, suffix = text.partition("+")
+    if suffix.upper() == "PTX":
+        cause = "PTX is compiled by the driver at the start, and no proof here covers what it makes of it"
+        return BadInput(f"{text!r}: no PTX is put into a debug image", cause=cause, next_step=f"--arch {plain}")
+    near = f"{text[:-1]}.{text[-1]}" if text.isdigit() and len(text) > 1 else "9.0"
+    return BadInput(f"{text!r} is not an architecture", cause="H100 is 9.0, B200 is 10.0", next_step=f"--arch {near}")
+
+
 def check(request: BuildRequest) -> None:
     """Refuse what no plan may contain: wrong architectures, and names that mean something to a Dockerfile."""
     for arch in request.arch:
         if not re.fullmatch(r"[0-9]{1,2}\.[0-9][af]?", arch):
-            near = f"{arch[:-1]}.{arch[-1]}" if arch.isdigit() and len(arch) > 1 else "9.0"
-            raise BadInput(
-                f"{arch!r} is not an architecture", cause="H100 is 9.0, B200 is 10.0", next_step=f"--arch {near}"
-            )
+            raise _no_architecture(arch)
     for word, names in (("--dep", [d.name for d in request.deps]), ("--secret", [s.id for s in request.secrets])):
         for name in names:
             if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", name):

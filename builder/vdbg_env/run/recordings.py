@@ -380,6 +380,8 @@ class RecordingHead:
     recorded_on: str
     recorded_at: str
     synthetic: bool
+    workload: tuple[str, ...] = ()
+    """The command, redacted; where an older recording does not say it, as its first step started it."""
 
 
 def bundled_recording(runbook: str) -> Path | None:
@@ -411,12 +413,19 @@ def read_recording(folder: Path) -> RecordingHead:
             recorded_on=document["recorded_on"],
             recorded_at=document.get("recorded_at", ""),
             synthetic=bool(document.get("synthetic")),
+            workload=tuple(document.get("workload", ())) or _first_command(folder),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(
             f"{folder} is not a recording: its {HEAD} cannot be read",
             next_step="make one with: vdbg-env runbook NAME --record DIR -- COMMAND ...",
         ) from error
+
+
+def _first_command(folder: Path) -> tuple[str, ...]:
+    """Return the command of the step `baseline`, which changes nothing, or () if the recording has none."""
+    commands = sorted((folder / "steps" / "baseline" / "1").glob("*/argv.json"))
+    return tuple(read_document(commands[0])["argv"]) if commands else ()
 
 
 def write_recording(run: Path, folder: Path, head: RecordingHead) -> None:

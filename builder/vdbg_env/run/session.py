@@ -546,6 +546,7 @@ def _recording_head(head: RunHead) -> RecordingHead:
         recorded_on=head.recorded_on or head.host,
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
         synthetic=head.synthetic,
+        workload=head.workload,
     )
 
 

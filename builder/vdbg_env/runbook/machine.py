@@ -269,6 +269,7 @@ _PLAIN_REASONS = (
     (re.compile(r"steps\.\w+\.results\.vllm is false"), "not vLLM"),
     (re.compile(r"workload\.eager is true"), "it runs eagerly already"),
     (re.compile(r"workload\.python is false"), "not a Python program"),
+    (re.compile(r"workload\.command == 'serve' \(.*\)"), "not a vLLM server"),
     (re.compile(r"inputs\.(\w+) is false; (-i \w+=true) changes that"), r"only with \2"),
     (re.compile(r"inputs\.(\w+) is true; (-i \w+=false) changes that"), r"only with \2"),
     (re.compile(r"steps\.(\w+)\.artifacts\.cores\.count > 0.*"), r"step \1 left no GPU core"),

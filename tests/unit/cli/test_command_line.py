@@ -40,7 +40,7 @@ def test_a_failure_of_another_reason_is_not_said_to_have_gone_well_perhaps(tmp_p
     trace = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nValueError: bad\n'
     log.write_text(trace)
     shown = vdbg_env("triage", str(log)).stdout
-    assert shown.startswith("not-a-gpu-failure  (ended for a reason that is not the GPU's;")
+    assert shown.startswith("not-a-gpu-failure  (probably not a GPU failure;")
 
 
 def test_without_a_command_it_shows_the_doors_and_what_this_machine_can_do() -> None:

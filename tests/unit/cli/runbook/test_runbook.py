@@ -11,6 +11,7 @@ import pytest
 from tests.support.command_line import Ran, vdbg_env
 from vdbg_env.cli import main
 from vdbg_env.common.errors import EngineFailed
+from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.record.run_directory import RunDirectory
 from vdbg_env.run.begin import Places
 from vdbg_env.run.placement import Layout, StartedAttempt
@@ -108,10 +109,18 @@ def test_a_run_ends_in_a_report_and_its_verdicts_status(here: Path, capsys: pyte
     assert "baseline #1: Does it fail?" in shown.err
 
 
-def test_a_recording_says_which_runbook_it_is_of(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_has_the_runbook_and_the_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both may be left out: the runbook of a recording where it is a shipped one, the command always."""
     assert run("--record", "kept", "--run-dir", "own") == 3
-    assert main(["runbook", "--replay", "kept"]) == 2
-    assert "Missing argument 'NAME': the recording is of tiny" in capsys.readouterr().err
+    command = RunDirectory(here / "own").read_head().workload
+    for replayed in ("again", "older"):
+        assert main(["runbook", "./tiny.yaml", "--replay", "kept", "--run-dir", replayed]) == 3
+        assert RunDirectory(here / replayed).read_head().workload == command
+        head = json.loads((here / "kept" / "recording.json").read_text())
+        (here / "kept" / "recording.json").write_text(json.dumps({**head, "workload": []}))  # as older ones are
+    shipped = str(SHIPPED_DATA / "runbooks" / "recordings" / "illegal-memory-access")
+    assert main(["runbook", "--replay", shipped, "--run-dir", "shipped"]) == 3
+    assert RunDirectory(here / "shipped").read_head().workload == ("./inlined_templates",)
 
 
 def test_bisect_has_its_own_statuses(here: Path) -> None:
@@ -376,7 +385,7 @@ def test_no_job_is_queued_for_a_folder_that_has_a_run_nor_for_what_bisects(
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [((), "no one can be asked to send any"), (("-i", "request=gone.jsonl"), "No such file or directory")],
+    [((), "add -i request=FILE (recorded)"), (("-i", "request=gone.jsonl"), "No such file or directory")],
 )
 def test_no_job_waits_in_a_queue_for_a_run_that_would_not_begin(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str

@@ -115,7 +115,16 @@ def test_a_file_is_no_folder_of_rules(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").touch()
     with pytest.raises(BadInput, match="is a file, and --rules names a folder") as caught:
         rule_book(tmp_path / "mine.yaml")
-    assert (caught.value.next_step or "").startswith("cp -r ")
+    assert (caught.value.next_step or "").startswith("ls ")
+
+
+def test_rules_of_a_folder_are_added_to_the_shipped_ones(tmp_path: Path) -> None:
+    """A folder needs nothing but the new rules, and the classes that they name are the shipped ones."""
+    (tmp_path / "mine.yaml").write_text(
+        "apiVersion: vdbg-env/v1\nkind: TriageRules\nrules:\n" + OWN.format("mine", "version")
+    )
+    ids = {rule.id for rule in rule_book(tmp_path).rules}
+    assert ids == {rule.id for rule in shipped().rules} | {"mine"}
 
 
 @pytest.mark.parametrize(

@@ -368,7 +368,7 @@ def test_the_effects_of_an_exception_may_be_printed_any_number_of_lines_after_it
 def test_of_a_class_for_two_ends_the_one_is_said_that_is_meant() -> None:
     assert triage_bytes(ANSWERED.encode()).said == "the run went well"
     failed = triage_bytes(b"Traceback (most recent call last):\nKeyError: 'block 7'\n")
-    assert (failed.failure.name, failed.said) == ("not-a-gpu-failure", "ended for a reason that is not the GPU's")
+    assert (failed.failure.name, failed.said) == ("not-a-gpu-failure", "probably not a GPU failure")
 
 
 @pytest.mark.parametrize(
