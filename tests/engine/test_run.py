@@ -160,6 +160,11 @@ def test_a_volume_whose_folder_is_closed_to_us_is_read_through_a_container(
         pass
 
 
+def test_a_quota_lets_the_first_run_make_the_volume(volume: str) -> None:
+    words = ("--image", BASE, "--gpu", "none", "--dumps", volume, "--dump-quota", "50g", "--", "true")
+    assert [vdbg_env("run", *words).status for _ in range(2)] == [0, 0]
+
+
 def test_a_folder_serves_as_dump_volume(containers: DockerContainers, tmp_path: Path) -> None:
     place = DumpVolume(source=str(tmp_path / "dumps"), kind="bind")
     containers.run(replace(SETTINGS, dumps=place, command=("sh", "-c", "echo x > /dumps/x")), lambda _: None)

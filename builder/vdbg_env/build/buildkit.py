@@ -197,7 +197,7 @@ class BuildKitBuilder(EngineBuilder):
             raise EngineFailed(
                 "this engine's BuildKit takes no secrets without buildx",
                 cause="the docker-buildx plugin is not installed",
-                next_step="install docker-buildx (vdbg-env doctor says how), or build without --secret",
+                next_step=f"{_HOW_TO_GET_BUILDX}; or build without --secret",
             )
         build_id = f"vdbg-{uuid.uuid4().hex}"
         parameters = _order_parameters(order, build_id)

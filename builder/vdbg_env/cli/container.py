@@ -19,7 +19,7 @@ from vdbg_env.common.programs import Programs
 from vdbg_env.engine.client import connect
 from vdbg_env.engine.containers import DockerContainers
 from vdbg_env.engine.request import ContainerFlags, read_flags, run_in_image
-from vdbg_env.engine.targets import dump_store
+from vdbg_env.engine.targets import existing_dump_store
 from vdbg_env.run import doctor
 from vdbg_env.run.doctor import TOOLS, Status, judge
 from vdbg_env.runbook.workload import Settings, stale_settings
@@ -69,7 +69,7 @@ def _run(argv: tuple[str, ...], flags: ContainerFlags, *, interactive: bool) -> 
     for stale in stale_settings(Settings(argv=argv, environment=dict(request.settings.env)), {}, None):
         console.note(f"stale: {stale.text}")
     watched = request.settings.dumps if request.dump_quota is not None else None
-    dumps = dump_store(watched) if watched else None
+    dumps = existing_dump_store(watched) if watched else None
     return run_in_image(request, DockerContainers(connect()), dumps, console.note)
 
 

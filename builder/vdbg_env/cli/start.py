@@ -5,6 +5,7 @@ The lines about this machine are those that decide which door is open. `vdbg-env
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ _DOORS = (
     ("a job that crashes", "vdbg-env runbook illegal-memory-access -- COMMAND"),
     ("a cluster", "vdbg-env guard -- COMMAND, vdbg-env build --lineinfo"),
 )
+_SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")  # or in SLURM_CONF
 _GPUS = Path("/proc/driver/nvidia/gpus")  # the driver's own list: a folder for each GPU
 
 
@@ -48,8 +50,17 @@ def _machine() -> Iterator[tuple[bool, str]]:
     gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
     yield bool(gpus), f"reproduce a crash on {gpus} GPU{'s' * (gpus > 1)}" if gpus else "reproduce a crash: no GPU here"
     yield _containers()
-    srun = shutil.which("srun")
-    yield bool(srun), "run the ranks of a job on Slurm" + ("" if srun else ": no srun here")
+    yield _slurm()
+
+
+def _slurm() -> tuple[bool, str]:
+    can = "run the ranks of a job on Slurm"
+    if shutil.which("srun") is None:
+        return False, f"{can}: no srun here"
+    places = filter(None, (os.environ.get("SLURM_CONF"), *_SLURM_CONF))
+    if not any(Path(place).is_file() for place in places):
+        return False, f"{can}: srun is here, but no slurm.conf"
+    return True, f"{can} (srun; the cluster itself was not asked)"
 
 
 def _containers() -> tuple[bool, str]:

@@ -114,6 +114,16 @@ class VolumeDumps:
         return images[0].image_id
 
 
+def volume_exists(engine: Engine, volume: str) -> bool:
+    """Return whether the engine has a volume of this name."""
+    with engine_errors(engine.endpoint):
+        try:
+            engine.client.inspect_volume(volume)
+        except errors.NotFound:
+            return False
+    return True
+
+
 def open_dumps(engine: Engine, containers: ContainerRunner, volume: str) -> DumpStore:
     """Return a named volume's dumps, read in place where its folder may be; raises BadInput without such a volume."""
     with engine_errors(engine.endpoint):

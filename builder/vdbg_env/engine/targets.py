@@ -75,6 +75,17 @@ def _may_be_an_image(target: str) -> bool:
     return ":" in name or "@" in name or ":/" in target or not (folder and os.path.isdir(folder))  # noqa: PTH112
 
 
+def existing_dump_store(place: DumpVolume) -> DumpStore | None:
+    """Return where dumps go, or None for a volume that nothing was run with yet."""
+    if place.kind != "bind":
+        from vdbg_env.engine.client import connect  # the client of an engine is not loaded for a folder
+        from vdbg_env.engine.dump_volume import volume_exists
+
+        if not volume_exists(connect(), place.source):
+            return None
+    return dump_store(place)
+
+
 def dump_store(place: DumpVolume) -> DumpStore:
     """Return the folder or the volume that dumps go to; raises BadInput without such a volume."""
     if place.kind == "bind":

@@ -104,9 +104,9 @@ class Knowledge(Part):
     vllm: dict[str, VllmRow]
 
     def vllm_row(self, version: str) -> VllmRow | None:
-        """Return the row of a release, else that of the newest release known, else None."""
-        newest = max(self.vllm, key=version_key, default=None)
-        return self.vllm.get(version) or (self.vllm[newest] if newest else None)
+        """Return the row of a release, else of the next release that is known, else of the newest, or None."""
+        known = version if version in self.vllm else closest_version(version, self.vllm)
+        return self.vllm[known] if known else None
 
 
 def json_schema() -> dict[str, Any]:

@@ -255,7 +255,9 @@ class Blocks:
         major = self.spec.toolchain.cuda.partition(".")[0]
         rewritten = image.cuda12.items() if major == "12" else ()
         edits = tuple(_edit(old, new) for old, new in rewritten)
-        nccl = (f"nvidia-nccl-cu{major}=={image.nccl}",) if image.nccl else ()
+        # Of a release without a row of its own the requirements of torch decide: another release's NCCL may not fit.
+        own = self.vllm is not None and self.vllm.version == release_of(self.source)
+        nccl = (f"nvidia-nccl-cu{major}=={image.nccl}",) if image.nccl and own else ()
         return {"packages": image.packages, "nccl": nccl, "edits": edits}
 
     def prepare(self) -> tuple[CommandStep, ...]:
@@ -389,7 +391,8 @@ class Blocks:
             case Sdist(version=version):
                 return version
             case GitRef() | LocalTree():
-                return self.source.version or "0.0.0+debug"
+                name = self.source.ref if isinstance(self.source, GitRef) else self.source.path.rpartition("/")[2]
+                return self.source.version or f"0.0.0+{_local_version(name)}"
             case Bundled():
                 return "0.0.0+debug"
 
@@ -454,6 +457,20 @@ NOT_SOURCE = (
 NOT_DEPENDENCY = (".git", "__pycache__", "*.o", "*.so")
 
 
+def _local_version(name: str) -> str:
+    """Return a branch, tag or folder as the local part of a version: letters, digits and dots, as PEP 440 has it."""
+    return re.sub(r"[^a-z0-9]+", ".", name.lower()).strip(".")[:40].strip(".") or "debug"
+
+
+def _in_full(source: Source, library: ImageLibrary) -> Source:
+    """Return a source with its release spelled as the tables do: 0.33 is 0.33.0."""
+    if not isinstance(source, Sdist) or source.project != "vllm":
+        return source
+    version = source.version
+    spelled = (f"{version}{zeros}" for zeros in ("", ".0", ".0.0"))
+    return replace(source, version=next((full for full in spelled if full in library.knowledge.vllm), version))
+
+
 GUARD = (f"{ROOT}/vdbg-env", "guard", "--")
 """What the entry point puts before the command; see templates/entrypoint.sh."""
 
@@ -469,7 +486,7 @@ def plan(spec: ImageSpec, request: BuildRequest, library: ImageLibrary, *, gpu: 
     check(request)
     if request.arch or request.platform is not None:
         gpu = None
-    source = request.source or spec.parsed_source
+    source = _in_full(request.source or spec.parsed_source, library)
     _check_addresses(spec, request, source)
     arch, why_arch = _architectures(spec, request, gpu)
     vllm = _vllm_row(spec, source, library)

@@ -26,7 +26,7 @@ from vdbg_env.common.resources import SHIPPED_DATA
 from vdbg_env.common.yaml_source import BadDocument, YamlSource
 from vdbg_env.crash.files import BinarySource, SourceFiles
 from vdbg_env.engine.request import RunRequest, settled
-from vdbg_env.engine.targets import Targets, dump_store
+from vdbg_env.engine.targets import Targets, existing_dump_store
 from vdbg_env.image.settings import DATA, PACKAGES, Mount, StepContainer, StepImage, parse_size
 from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.record.run_directory import RunHead, part_of
@@ -71,7 +71,11 @@ def step_container(request: ContainerRequest, notice: Callable[[str], None]) -> 
     watched = request.run.settings.dumps if request.run.dump_quota is not None else None
     return StepContainer(
         settings=settled(
-            request.run, DockerContainers(connect()), dump_store(watched) if watched else None, notice, record=True
+            request.run,
+            DockerContainers(connect()),
+            existing_dump_store(watched) if watched else None,
+            notice,
+            record=True,
         ),
         mounts=request.mounts,
         user=request.user,

@@ -212,6 +212,7 @@ BAD: dict[str, tuple[list[str], str, str]] = {
     "source with a token": (["--source", "git+https://h/r?token=x@v1"], "password or token", "--secret netrc"),
     "index with a token": (["--pip-index-url", "https://h/s?token=x"], "password or token", "--secret netrc"),
     "mirror with a token": (["--apt-mirror", "https://h/debian?key=x"], "password or token", "--secret netrc"),
+    "architecture with PTX": (["--arch", "8.0+PTX"], "no PTX is put into a debug image", "--arch 8.0"),
     "architecture nobody has": (["--arch", "99.9"], "CUDA 13.0 does not build for architecture 99.9", "--arch 12.1"),
     "source without a reference": (["--source", "git+https://h/r"], "is not git+https://", "name a tag or a commit"),
     "source that is not there": (["--source", "./nowhere"], "--source: nowhere is not there", "a folder that exists"),

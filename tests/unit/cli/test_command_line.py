@@ -15,6 +15,7 @@ from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from vdbg_env import __version__
 from vdbg_env.cli import TASKS, group
+from vdbg_env.cli.start import first_contact
 
 COMMANDS = [name for commands in TASKS.values() for name in commands]
 
@@ -53,6 +54,21 @@ def test_without_a_command_it_shows_the_doors_and_what_this_machine_can_do() -> 
     able = [line.split() for line in machine.splitlines() if line.startswith("  ")]
     assert [words[1] for words in able] == ["read", "reproduce", "build", "run"]
     assert {words[0] for words in able} <= {"yes", "no"}
+
+
+@pytest.mark.parametrize(("with_cluster", "says"), [(False, "no "), (True, "yes")])
+def test_srun_without_a_cluster_is_no_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_cluster: bool, says: str
+) -> None:
+    """Debian's slurm-client alone brings srun, and then nothing can be run."""
+    (tmp_path / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("vdbg_env.cli.start._SLURM_CONF", ())
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    if with_cluster:
+        (tmp_path / "slurm.conf").touch()
+    (line,) = (line for line in first_contact().splitlines() if "Slurm" in line)
+    assert line.startswith(f"  {says}")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

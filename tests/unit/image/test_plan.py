@@ -256,13 +256,32 @@ def test_torch_is_that_of_the_release(source: str, torch: str, warned: bool) -> 
     ("source", "version"),
     [
         (parse_source("git+https://github.com/vllm-project/vllm@v0.33.0"), "0.33.0"),
-        (parse_source("git+https://github.com/vllm-project/vllm@main"), "0.0.0+debug"),
+        (parse_source("git+https://github.com/vllm-project/vllm@main"), "0.0.0+main"),
+        (parse_source("git+https://github.com/me/vllm@Fix/paged_kv-"), "0.0.0+fix.paged.kv"),
+        (LocalTree(path="/src/my-vllm"), "0.0.0+my.vllm"),
         (LocalTree(path="/src", version="0.33.0+2.gabc1234"), "0.33.0+2.gabc1234"),
     ],
 )
 def test_a_build_from_a_tag_has_its_version(source: Source, version: str) -> None:
     script = compile_step(BuildRequest(profile="pypi-cu130", source=source)).script()
     assert f"VLLM_VERSION_OVERRIDE={version}" in script
+
+
+def test_a_release_may_be_written_short() -> None:
+    short, full = (
+        planned(BuildRequest(profile="vllm-cu130", source=parse_source(f"vllm=={v}"))) for v in ("0.33", "0.33.0")
+    )
+    assert short == full
+
+
+def test_a_release_without_a_row_gets_no_nccl_of_another_release() -> None:
+    """NCCL 2.31.2 is of 0.33.0: an older torch may not load with it."""
+    scripts = [
+        step.script()
+        for step in planned(BuildRequest(profile="vllm-cu130", source=parse_source("vllm==0.28.0"))).steps
+        if isinstance(step, CommandStep)
+    ]
+    assert not any("nvidia-nccl" in script for script in scripts)
 
 
 def test_a_mirror_serves_updates_and_security_too() -> None:
