@@ -351,8 +351,10 @@ class Blocks:
         )  # fmt: skip
         fetches = self.spec.build.system == "vllm" and not self.request.offline_compile
         env = (*(self._network_environment() if fetches else ()), *self._dependency_variables(), *env)
+        subfolder = self.spec.build.subdirectory
+        cwd = f"src/{subfolder}" if subfolder and self.spec.build.system == "cmake" else "src"
         return CommandStep(
-            id="compile", title=title, commands=commands, cwd="src", env=env, phase="compile", network=fetches,
+            id="compile", title=title, commands=commands, cwd=cwd, env=env, phase="compile", network=fetches,
             secrets=self._secrets() if fetches else (), cache=f"objects:{objects}" if objects else None,
         )  # fmt: skip
 

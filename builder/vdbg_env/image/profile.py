@@ -200,6 +200,9 @@ Version = Annotated[str, BeforeValidator(_version), Form(r"[0-9]+(\.[0-9]+){0,3}
 Arch = Annotated[str, BeforeValidator(_version), Form(r"[0-9]{1,2}\.[0-9][af]?", "a compute capability, as in 9.0")]
 Digest = Annotated[str, Form(r"sha256:[0-9a-f]{64}", "a digest: sha256: and 64 hexadecimal digits")]
 VariableName = Annotated[str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")]
+Subfolder = Annotated[
+    str, Form(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(/[A-Za-z0-9_][A-Za-z0-9._+-]*)*", "a folder below the source, as in cpp")
+]
 AptPackage = Annotated[
     str, Form(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?", "an apt package, as in gdb or gdb=13.1-3")
 ]
@@ -251,6 +254,9 @@ class Build(Part):
     system: Literal["vllm", "cmake"]
     arch: Annotated[tuple[Arch, ...], _OneOrMore()] = Field(
         min_length=1, description="compute capabilities to build for without --arch and without a GPU; one, or a list"
+    )
+    subdirectory: Subfolder | None = Field(
+        default=None, description="the folder of the source that has CMakeLists.txt, if it is not the first (cmake)"
     )
     cmake_args: tuple[Text, ...] = Field(default=(), description="given last, so they override ours")
     prepare: tuple[tuple[Text, ...], ...] = Field(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.support.dockerfile_reader import read_dockerfile
 from tests.support.image_library import planned, shipped
@@ -265,6 +266,22 @@ def test_torch_is_that_of_the_release(source: str, torch: str, warned: bool) -> 
 def test_a_build_from_a_tag_has_its_version(source: Source, version: str) -> None:
     script = compile_step(BuildRequest(profile="pypi-cu130", source=source)).script()
     assert f"VLLM_VERSION_OVERRIDE={version}" in script
+
+
+@pytest.mark.parametrize("subdirectory", ["../elsewhere", "/etc", "cpp/", "a b", "cpp/../.."])
+def test_a_subdirectory_stays_below_the_source(subdirectory: str) -> None:
+    values = shipped().spec("sample").model_dump(by_alias=True)
+    with pytest.raises(ValidationError, match="a folder below the source"):
+        ImageSpec.model_validate({**values, "build": {**values["build"], "subdirectory": subdirectory}})
+
+
+def test_a_project_may_have_its_cmake_lists_in_a_subdirectory() -> None:
+    """As TensorRT-LLM has it in cpp/."""
+    values = shipped().spec("sample").model_dump(by_alias=True)
+    values["build"]["subdirectory"] = "cpp/kernels"
+    decided = plan(ImageSpec.model_validate(values), SAMPLE, shipped())
+    assert next(s for s in decided.steps if isinstance(s, CommandStep) and s.id == "compile").cwd == "src/cpp/kernels"
+    assert f"{ROOT}/src/cpp/kernels" in dockerfile(decided)
 
 
 def test_a_release_may_be_written_short() -> None:
