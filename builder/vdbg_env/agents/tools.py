@@ -30,7 +30,7 @@ from vdbg_env.crash.triage import log_files, runbook_to_start, triage_json, tria
 from vdbg_env.evidence.finding import NextStep
 from vdbg_env.evidence.gpu_findings import gpu_core_findings
 from vdbg_env.record.run_directory import RunDirectory
-from vdbg_env.record.runs import RUNS_FOLDER, RunIndex
+from vdbg_env.record.runs import LATEST, RUNS_FOLDER, RUNS_VARIABLE, RunIndex, find_run
 from vdbg_env.run import history
 from vdbg_env.run.library import runbook_names
 
@@ -212,18 +212,28 @@ class Tools:
 
     def run_report(
         self,
-        run: Annotated[Text, Field(description="The folder of a run, or its name with the folder of runs before it.")],
+        run: Annotated[
+            Text,
+            Field(description="The folder of a run, its name with the folder of runs before it, or `latest` of these."),
+        ],
         part: Annotated[Part, Field(description="What to list of the report.")] = "findings",
         offset: Offset = 0,
         detail: Detail = False,
     ) -> View:
         """Show the report of a recorded run: verdict and findings, or its steps, next steps, sources or changes."""
-        report = RunDirectory(Path(self._folders.admit(run))).read_report()
+        report = self._run(run).read_report()
         entries = report.get(part)
         if not isinstance(entries, list):
             raise BadInput(f"the report has no {part}", cause="another release or another program wrote it")
         entries = [entry if detail or not isinstance(entry, dict) else _without_formula(entry) for entry in entries]
         return View(document=_only(report, _REPORT), paged=part, entries=entries, offset=offset)
+
+    def _run(self, run: str) -> RunDirectory:
+        folder, _, name = run.rpartition("/")
+        if name == LATEST:
+            home = self._folders.admit(folder or RUNS_FOLDER)
+            return RunDirectory(Path(self._folders.admit(str(find_run(LATEST, {RUNS_VARIABLE: home}).path))))
+        return RunDirectory(Path(self._folders.admit(run)))
 
     def verify(
         self,

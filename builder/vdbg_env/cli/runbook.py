@@ -565,7 +565,7 @@ def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
         return 0
     if not argv:
         raise click.UsageError("Missing argument '[--] COMMAND...'.")
-    forget_old_runs(home, flags.keep - 1)
+    forget_old_runs(home, flags.keep - 1, flags.keep_size)
     with command:
         return guarding.run()
 

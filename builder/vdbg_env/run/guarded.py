@@ -47,6 +47,10 @@ class GuardFlags:
     keep: int = flag(
         default=20, show_default=True, between=(1, None), metavar="N", help="Keep the newest N guarded runs."
     )
+    keep_size: int | None = flag(
+        callback=read_by(lambda text: parse_size(text, "--keep-size")),
+        metavar="SIZE", help="Keep no older guarded runs than fit into this, such as 50g. [default: no limit]",
+    )  # fmt: skip
     log_limit: int = flag(
         default="64m", show_default=True, callback=read_by(lambda text: parse_size(text, "--log-limit")),
         metavar="SIZE", help="Keep at most this much of each output stream.",
@@ -300,22 +304,26 @@ def _in_one_place(*descriptors: int) -> bool:
         return False
 
 
-def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
+def forget_old_runs(home: Path, keep: int, keep_size: int | None = None) -> tuple[str, ...]:
     """Remove all but the newest `keep` runs of guards in a folder, and return their names; one that runs stays.
 
     Those that tell of no failure go first: a command that is started often would lose its crash. One that is restarted
-    for ever would fill the disk with its crashes. What cannot be removed stays: the command is started all the same, on
-    a full disk too.
+    for ever would fill the disk with its crashes. With `keep_size` they go in the same order until what is left takes
+    no more than so many bytes. What cannot be removed stays: the command is started all the same, on a full disk too.
     """
     try:
         old = sorted(path for path in home.glob(f"*-{GUARD}-????") if path.is_dir() and not path.is_symlink())
     except OSError:  # a folder that this user may not enter
         return ()
     surplus = len(old) - keep
-    if surplus <= 0:  # no report is read for nothing: a command waits for this
+    sizes = {} if keep_size is None else {path: _size_of(path) for path in old}
+    excess = sum(sizes.values()) - (keep_size or 0)
+    if surplus <= 0 and (keep_size is None or excess <= 0):  # no report is read for nothing: a command waits for this
         return ()
     removed = []
-    for path in sorted(old, key=_tells_of_a_failure)[:surplus]:
+    for number, path in enumerate(sorted(old, key=_tells_of_a_failure)):
+        if number >= surplus and (keep_size is None or excess <= 0):
+            break
         run = RunDirectory(path)
         try:
             if run.read_head().runbook != GUARD:
@@ -324,8 +332,19 @@ def forget_old_runs(home: Path, keep: int) -> tuple[str, ...]:
                 run.remove()
         except (VdbgError, OSError):
             continue
+        excess -= sizes.get(path, 0)
         removed.append(path.name)
     return tuple(removed)
+
+
+def _size_of(folder: Path) -> int:
+    """Return the bytes that the files of a folder take on the disk; what cannot be looked at counts as nothing."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += os.lstat(f"{parent}/{name}").st_blocks * 512
+    return size
 
 
 def _tells_of_a_failure(run: Path) -> bool:

@@ -160,6 +160,8 @@ def test_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for run in whole["runs"]:
             path = f"runs/{run['run']}"
             report = json.loads(vdbg_env("runs", "report", run["run"], "--format", "json").stdout)
+            newest = json.loads(vdbg_env("runs", "report", "latest", "--format", "json").stdout)
+            assert ask("run_report", run="runs/latest").document["run"] == newest["run"]
             for part in get_args(Part):
                 assert_shown(ask("run_report", run=path, part=part).document, report)
                 entries: list[Any] = []

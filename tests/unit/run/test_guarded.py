@@ -39,6 +39,17 @@ def test_what_ended_well_or_never_began_is_forgotten_before_a_crash(tmp_path: Pa
     assert [name[9:11] for name in forget_old_runs(tmp_path, 2)] == ["04", "00"]
 
 
+def test_runs_that_take_too_much_are_forgotten_though_they_are_few(tmp_path: Path) -> None:
+    """Twenty crashes with whole cores fill a disk."""
+    for hour, verdict in enumerate(("failed", "passed", "failed")):
+        run = recorded(tmp_path, f"20261122-0{hour}0000-guard-abcd")
+        (run.path / "report.json").write_text(json.dumps({"verdict": verdict}))
+        (run.path / "core").write_bytes(b"x" * (1 << 20))
+    assert forget_old_runs(tmp_path, 20, 8 << 20) == ()
+    assert [name[9:11] for name in forget_old_runs(tmp_path, 20, 5 << 19)] == ["01"]
+    assert [name[9:11] for name in forget_old_runs(tmp_path, 20, 0)] == ["00", "02"]
+
+
 def test_a_full_disk_keeps_no_command_from_its_start(tmp_path: Path) -> None:
     recorded(tmp_path, "20261122-000000-guard-abcd")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
