@@ -4,6 +4,7 @@ The link is REPOSITORY of the package, where the person who publishes the site s
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,8 @@ _NO_DEFAULT = re.compile(rf"(<td>)(?:<code>(?:{_OBJECT}|\(\))</code>|``|None)(</
 
 
 def on_config(config: Any) -> Any:
-    """Set the link, and its text to what follows the host."""
+    """Set the link, and its text to what follows the host; let the page of commands find `site_commands`."""
+    sys.path.append(str(Path(__file__).parent))
     config.repo_url = REPOSITORY or None
     config.repo_name = urlsplit(REPOSITORY).path.strip("/") or None
     return config

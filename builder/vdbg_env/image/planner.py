@@ -255,7 +255,7 @@ class Blocks:
         major = self.spec.toolchain.cuda.partition(".")[0]
         rewritten = image.cuda12.items() if major == "12" else ()
         edits = tuple(_edit(old, new) for old, new in rewritten)
-        # Of a release without a row of its own the requirements of torch decide: another release's NCCL may not fit.
+        # Without a row, torch's requirements decide: the NCCL of another release may not fit.
         own = self.vllm is not None and self.vllm.version == release_of(self.source)
         nccl = (f"nvidia-nccl-cu{major}=={image.nccl}",) if image.nccl and own else ()
         return {"packages": image.packages, "nccl": nccl, "edits": edits}
