@@ -265,7 +265,8 @@ def container_request(context: click.Context, flags: PlaceFlags) -> ContainerReq
     """
     on = flags.on or ("docker" if flags.image else "local")
     if on != "docker":
-        refuse(context, ("image", *CONTAINER), "steps in containers: add --on docker")
+        on_slurm = "containers here; pyxis takes --slurm-arg=--container-image=IMAGE, else start one in COMMAND"
+        refuse(context, ("image", *CONTAINER), on_slurm if on == "slurm" else "steps in containers: add --on docker")
         return None
     run = read_flags(flags)
     place = run.settings
