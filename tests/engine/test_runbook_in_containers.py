@@ -242,7 +242,7 @@ def test_what_keeps_containers_from_starting_is_told_before_a_run_begins(
 def test_no_engine_is_told_with_what_to_type(folder: Path, image: str) -> None:
     ended = two_steps(folder, image, "pass", env={"DOCKER_HOST": f"unix://{folder}/none.sock"}).ended()
     assert ended.status == 1
-    assert "nothing answers at" in ended.stderr and "systemctl start docker" in ended.stderr
+    assert "cannot reach" in ended.stderr and "systemctl start docker" in ended.stderr
 
 
 def test_a_container_that_runs_out_of_memory_says_so(folder: Path, image: str) -> None:

@@ -440,6 +440,10 @@ def runbook_command(
     if request.pseudonyms and replay:
         raise click.UsageError("a recording is replayed as it is: give --pseudonyms when it is made")
     if replay:
+        if container_request(context, place):
+            raise click.UsageError("--replay runs nothing, so there is no --image to run it in")
+        if placement_request(context, place):
+            raise click.UsageError("--replay has the ranks of its recording: leave out --on, --nodes and --ranks")
         recorded = read_recording(replay)
         name, argv = name or recorded.runbook, argv or recorded.workload
     if name is None and resume is None and request.from_run is None:
@@ -461,10 +465,6 @@ def runbook_command(
         container=container_request(context, place),
         placement=placement_request(context, place),
     )
-    if replay and request.container:
-        raise click.UsageError("--replay runs nothing, so there is no --image to run it in")
-    if replay and request.placement:
-        raise click.UsageError("--replay has the ranks of its recording: leave out --on, --nodes and --ranks")
     if place.submit:
         return _submit(request, place)
     if request.plan:

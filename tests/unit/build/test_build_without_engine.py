@@ -29,7 +29,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_stops_before_the_first_step_and_names_the_host(cache: Path, words: tuple[str, ...]) -> None:
     ran = vdbg_env(*SAMPLE, *words)
     assert (ran.status, ran.stdout) == (1, "")
-    assert "nothing answers at" in ran.stderr and "--engine host" in ran.stderr
+    assert "cannot reach" in ran.stderr and "--engine host" in ran.stderr
     assert not cache.exists()
 
 

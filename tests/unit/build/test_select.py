@@ -29,7 +29,7 @@ def docker_of(api: str) -> Callable[[], Engine]:
 
 
 def no_docker() -> Engine:
-    raise HostNotAble("nothing answers at unix:///x")
+    raise HostNotAble("cannot reach unix:///x")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_best_engine_there_is_gets_taken_and_says_why(
 
 @pytest.mark.parametrize("wanted", ["auto", "docker", "buildx", "buildkit"])
 def test_without_docker_nothing_builds_here_unasked(wanted: BuilderName) -> None:
-    with pytest.raises(HostNotAble, match="nothing answers") as caught:
+    with pytest.raises(HostNotAble, match="cannot reach") as caught:
         choose_builder(wanted, connect=no_docker, find_buildx=lambda: None)
     assert "--engine host" in (caught.value.next_step or "")
 

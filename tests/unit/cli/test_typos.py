@@ -28,11 +28,11 @@ TYPOS: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
         2,
         ("no/x.tar cannot be written", "mkdir -p no,"),
     ),
-    "no-engine-dumps": (("dumps", "list"), 1, ("nothing answers at", "dumps list --dumps FOLDER")),
+    "no-engine-dumps": (("dumps", "list"), 1, ("cannot reach", "dumps list --dumps FOLDER")),
     "no-engine-run": (
         ("run", "--", "true"),
         1,
-        ("nothing answers at", "systemctl start docker", "build --engine host"),
+        ("cannot reach", "systemctl start docker", "build --engine host"),
     ),
     "report-is-of-runs": (("report", "RUN"), 2, ("No such command 'report'", "Did you mean 'runs report'?")),
     "no-command": (

@@ -49,7 +49,7 @@ def test_no_engine_says_where_it_looked_and_what_to_type(tmp_path: Path, listens
     if listens:
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind(str(path))
-    with pytest.raises(HostNotAble, match="nothing answers") as caught:
+    with pytest.raises(HostNotAble, match="cannot reach") as caught:
         connect({"DOCKER_HOST": f"unix://{path}"})
     assert str(path) in caught.value.what
     assert "--engine host" in (caught.value.next_step or "")

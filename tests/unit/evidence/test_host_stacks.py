@@ -83,8 +83,7 @@ def of(*texts: str) -> dict[int, HostStacks]:
 def test_the_rank_that_is_missing_from_the_collective_is_named_with_its_place() -> None:
     (found,) = missing_ranks(of(WAITS, SPINS, WAITS))
     assert found.message == (
-        "2 of 3 ranks wait in all_reduce, and it is missing: "
-        "rank 1 is at vllm_faults.py:158 in _spin (VLLM::Worker_TP1)"
+        "2 of 3 ranks wait in all_reduce; rank 1 never arrived: it is at vllm_faults.py:158 in _spin (VLLM::Worker_TP1)"
     )
 
 

@@ -27,7 +27,7 @@ ABLE = HostFacts(
 )  # fmt: skip
 BARE = HostFacts(
     python=(3, 11, 2),
-    engine=EngineFacts(problem="nothing answers at unix:///var/run/docker.sock", next_step="systemctl start docker"),
+    engine=EngineFacts(problem="cannot reach unix:///var/run/docker.sock", next_step="systemctl start docker"),
     ptrace_scope=1,
     core=Limit(soft=0, hard=UNLIMITED),
     core_pattern="|/usr/share/apport/apport %p",
