@@ -221,11 +221,17 @@ class Metadata:
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """A loaded module and its code; `code` is None where the file holds no readable image of it."""
+    """A loaded module and its code; `code` is None where the file holds no readable image of it.
+
+    Pickled it has no code, which is a view of the file.
+    """
 
     row: ModuleRow
     code: CodeMap | None
     relocated: bool
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "code": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,23 +411,29 @@ class CoreSections:
 
     def __init__(self, data: Buffer) -> None:
         self._elf: Final = Elf(data)
-        self._by_parent: Final[dict[SectionType, dict[tuple[int, int], Section]]] = {}
+        self._by_parent: Final[dict[SectionType, dict[int, int]]] = {}
 
     def bytes_of(self, kind: SectionType, parent: int, row: int) -> memoryview | None:
         """Return the bytes that belong to a row of a table; None when the file has none, or was cut before them."""
-        if kind not in self._by_parent:
-            self._by_parent[kind] = {(s.link, s.info): s for s in self._elf.sections_of(frozenset({kind}))}
-        section = self._by_parent[kind].get((parent, row))
+        section = self._section_of(kind, parent, row)
         return None if section is None else self._held(section)
+
+    def _section_of(self, kind: SectionType, parent: int, row: int) -> Section | None:
+        # A full GPU has 135,000 sections of registers, of which a few are looked at.
+        if kind not in self._by_parent:
+            self._by_parent[kind] = dict(zip(self._elf.section_links(kind), self._elf.numbers_of(kind), strict=True))
+        number = self._by_parent[kind].get(row << 32 | parent)
+        return None if number is None else self._elf.header(number)
 
     def local_memory(self, table: int, row: int) -> tuple[int, memoryview] | None:
         """Return the local memory of a thread by its row in a table of lanes, and the address where it starts."""
-        held = self.bytes_of(SectionType.LOCAL_MEMORY, table, row)
-        return None if held is None else (self._by_parent[SectionType.LOCAL_MEMORY][table, row].address, held)
+        section = self._section_of(SectionType.LOCAL_MEMORY, table, row)
+        held = None if section is None else self._held(section)
+        return None if section is None or held is None else (section.address, held)
 
     def shared_memory(self, warp: Warp) -> memoryview | None:
         """Return the shared memory of the block that a warp is in, from its first byte."""
-        block = self._elf.sections[warp.table]
+        block = self._elf.header(warp.table)
         return self.bytes_of(SectionType.SHARED_MEMORY, block.link, block.info)
 
     def memory(self, address: int, size: int) -> memoryview | None:

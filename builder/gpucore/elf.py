@@ -200,6 +200,10 @@ class Elf:
             return [section.type for section in self.sections]
         return self._headers.cast("I")[1 :: _SECTION.size // 4].tolist()
 
+    def numbers_of(self, kind: int) -> Iterator[int]:
+        """Yield the number of every section of a type, in file order."""
+        return itertools.compress(itertools.count(), map(kind.__eq__, self.section_types))
+
     def section_links(self, kind: int) -> list[int]:
         """Return the parent of every section of a type, in file order: `sh_info` above the 32 bits of `sh_link`."""
         wanted = map(kind.__eq__, self.section_types)

@@ -54,7 +54,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
         "run_directory", "redactor", "masking", "runs", "event_log", "progress", "diff",
         "dump_files", "recorded_requests", "export_run",
     ),
-    "crash": ("archives", "files", "line_packs", "places"),
+    "crash": ("workers", "archives", "files", "line_packs", "places"),
     "report": (
         "model", "assemble", "as_terminal", "pages",
         "runbooks",

@@ -14,9 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
+
+try:
+    from _blake2 import blake2b  # hashlib's own, without OpenSSL, which takes 4 ms of a start
+except ImportError:  # another Python than CPython
+    from hashlib import blake2b
 
 MASK32: Final = (1 << 32) - 1
 MASK64: Final = (1 << 64) - 1

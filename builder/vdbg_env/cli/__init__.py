@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -182,6 +181,8 @@ def _for_git_bisect(argv: Sequence[str]) -> int:
     try:
         status = _status(argv, failed=_OF_OUR_OWN)
     except Exception:  # a bug in this program names no culprit either
+        import traceback  # for a fault of this program alone
+
         traceback.print_exc()
         return _OF_OUR_OWN
     return status

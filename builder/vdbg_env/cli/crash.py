@@ -67,7 +67,9 @@ def core_command(
     sources = SourceFiles(source_roots, path_maps)
     packs = _packs(line_packs)
     maps = _maps(memory) if memory else None
-    read = read_cores(targets, sources, packs, registers=registers, parameters=parameters, maps=maps)
+    read = read_cores(
+        targets, sources, packs, registers=registers, parameters=parameters, maps=maps, side_by_side=True
+    )
     for path, error in read.problems:
         console.note(f"{path}: not read: {error.what}")
     if as_json:

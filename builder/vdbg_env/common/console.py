@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -87,6 +86,8 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known word most like `word`, or None when none is like it; the higher `cutoff`, the more alike."""
     options = list(known)
     lowered = {option.lower(): option for option in options}
+    import difflib  # for a mistyped word alone
+
     close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=cutoff)
     return lowered[close[0]] if close else None
 

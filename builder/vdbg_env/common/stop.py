@@ -10,10 +10,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 PATIENCE_S = 1.0  # for an answer that is on its way when this program is told to stop
 Made = TypeVar("Made")
@@ -160,6 +162,8 @@ _END = object()
 
 def in_background(work: Callable[[], Made]) -> Future[Made]:
     """Do the work in a thread that the end of this process does not wait for."""
+    from concurrent.futures import Future  # it brings logging, which a command that only reads has no use for
+
     done: Future[Made] = Future()
     done.set_running_or_notify_cancel()  # from now on it cannot be called off
 

@@ -49,6 +49,7 @@ from vdbg_env.crash.places import (
     location_json,
     why_lines,
 )
+from vdbg_env.crash.workers import map_in_processes
 from vdbg_env.evidence.finding import around_lines
 from vdbg_env.evidence.gpu_findings import blocks_around, maker_of, vllm_library, warps_left
 
@@ -110,18 +111,19 @@ def read_cores(
     registers: bool = False,
     parameters: bool = False,
     maps: Sequence[MemoryMap] | None = None,
+    side_by_side: bool = False,
 ) -> CoresRead:
     """Read every dump that is named, or is in a folder; `packs` opens the lines of code that was built without.
 
-    `maps` say which tensor is at which address; without any, those next to each core are taken.
+    `maps` say which tensor is at which address; without any, those next to each core are taken. `side_by_side` reads
+    many dumps in several processes, which a program of one thread may have.
 
     Raises BadInput when none of them could be read; with some readable the others are in `problems`.
     """
-    readings: list[Core] = []
-    problems: list[tuple[str, BadInput | GpucoreError]] = []
     files = CoreFiles()
     lines = PacksWhenAsked(packs) if packs else None
-    for path in dict.fromkeys(path for target in targets for path in files.find(target)):
+
+    def read_core(path: str) -> Core | BadInput | GpucoreError:
         try:
             with files.open(path) as core:
                 decoded = decode_core(
@@ -129,13 +131,18 @@ def read_cores(
                     lines=lines,
                 )  # fmt: skip
                 read = explained(decoded, core.data, source_text.text, core=path, maps=maps)
-                if lines and any(location and not location.chain for location in _locations(read)):
-                    read = replace(read, notes=(*read.notes, *lines.notes))
-                if core.notes:
-                    read = replace(read, core=replace(read.core, truncated=True), notes=(*core.notes, *read.notes))
-                readings.append(read)
         except BAD_INPUT as error:
-            problems.append((path, error))
+            return error
+        if lines and any(location and not location.chain for location in _locations(read)):
+            read = replace(read, notes=(*read.notes, *lines.notes))
+        if core.notes:
+            read = replace(read, core=replace(read.core, truncated=True), notes=(*core.notes, *read.notes))
+        return read
+
+    paths = list(dict.fromkeys(path for target in targets for path in files.find(target)))
+    results = list(map_in_processes(read_core, paths) if side_by_side else map(read_core, paths))
+    readings = [result for result in results if isinstance(result, Core)]
+    problems = [(path, result) for path, result in zip(paths, results, strict=True) if not isinstance(result, Core)]
     if not readings:
         raise _nothing_read(problems)
     readings.sort(key=lambda r: (r.written, r.file))
