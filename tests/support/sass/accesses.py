@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from tests.support.sass.floating import sum_of
 from tests.support.sass.listing import Line
 from tests.support.sass.machine import Operation, Thread, Unsupported, place
 from tests.support.sass.memory import Memory
@@ -123,7 +124,7 @@ def _memory(t: Thread, space: str) -> Memory:
 
 def atomic(line: Line, where: Get, mask: int, space: str, flags: set[str]) -> Operation:
     """ATOM, ATOMG, ATOMS, RED"""
-    size, offset = 8 if "64" in flags else 4, line.offset
+    size, offset = 8 if flags & {"64", "F64"} else 4, line.offset
     at = next(n for n, one in enumerate(line.operands) if one.kind == "memory")
     results = [one for one in line.operands[:at] if one.kind in ("R", "UR")]
     values = list(line.operands[at + 1 :])
@@ -145,6 +146,8 @@ def atomic(line: Line, where: Get, mask: int, space: str, flags: set[str]) -> Op
     name = next((f for f in line.flags if f in operations or f in ("CAS", "CAST")), None)
     if name is None:
         raise Unsupported(place(line))
+    if name == "ADD":
+        operations["ADD"] = sum_of(flags) or operations["ADD"]
 
     def run(t: Thread) -> None:
         address = where(t) & mask
@@ -152,14 +155,16 @@ def atomic(line: Line, where: Get, mask: int, space: str, flags: set[str]) -> Op
         memory = _memory(t, space)
         old = int.from_bytes(memory.read(address, size), "little")
         given = [get(t) for get in getters]
+        exchanged = True
         if name in ("CAS", "CAST"):
-            new = given[1] if len(given) > 1 and given[0] == old else old
+            exchanged = len(given) > 1 and given[0] == old
+            new = given[1] if exchanged else old
         else:
             new = operations[name](old, given[0] if given else 0)
         memory.write(address, (new & limit).to_bytes(size, "little"))
         if keep:
-            keep(t, old)
+            keep(t, int(exchanged) if name == "CAST" else old)
         for mark in marks:
-            mark(t, True)
+            mark(t, exchanged)
 
     return run

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from typing import Final
 
@@ -193,3 +195,74 @@ def packed_constant(line: Line) -> Operation:
     halves = [half_bits(one.floating if one.floating is not None else one.number) for one in sources[2:]]
     write, value = put(destination), halves[0] << 16 | halves[1]
     return lambda t: write(t, value)
+
+
+def least_float(line: Line) -> Operation:
+    """FMNMX: the smaller where the predicate holds; a number before one that is not"""
+    destination, early, (first, second), late = shape(line)
+    if set(line.flags) - {"FTZ"} or early or len(late) != 1:
+        raise Unsupported(place(line))
+    a, b, small, write = real(first), real(second), test(late[0]), put(destination)
+
+    def run(t: Thread) -> None:
+        pair = [bits for bits in (a(t), b(t)) if not math.isnan(as_float(bits))]
+        if pair:
+            pick = min if small(t) else max
+            write(t, pick(pair, key=lambda bits: (as_float(bits), not bits >> 31)))
+        else:
+            write(t, _NAN)
+
+    return run
+
+
+def pack_halves(line: Line) -> Operation:
+    """F2FP.F16.F32.PACK_AB: two floats as halves, the second one below"""
+    destination, early, (upper, lower), late = shape(line)
+    if set(line.flags) - {"F16", "F32", "PACK_AB"} or "PACK_AB" not in line.flags or early or late:
+        raise Unsupported(place(line))
+    a, b, write = real(upper), real(lower), put(destination)
+    return lambda t: write(t, half_bits(as_float(a(t))) << 16 | half_bits(as_float(b(t))))
+
+
+def to_half(line: Line) -> Operation:
+    """F2F.F16.F32: a float as a half, below"""
+    destination, early, (source,), late = shape(line)
+    if [f for f in line.flags if f != "FTZ"] != ["F16", "F32"] or early or late:
+        raise Unsupported(place(line))
+    get, write = real(source), put(destination)
+    return lambda t: write(t, half_bits(as_float(get(t))))
+
+
+def sum_of(flags: AbstractSet[str]) -> Callable[[int, int], int] | None:
+    """Return how an atomic adds floats, by the bits of its operands; None where its flags name no such format."""
+    if "F32" in flags:
+        return lambda a, b: float_bits(as_float(a) + as_float(b))
+    if "F64" in flags:
+        return lambda a, b: _double_bits(_as_double(a) + _as_double(b))
+    if "F16x2" in flags:
+        return lambda a, b: sum(half_bits(_as_half(a >> at) + _as_half(b >> at)) << at for at in (0, 16))
+    if flags & {"BF16_V2", "BF16x2"}:
+        return lambda a, b: sum(_brain_bits(_as_brain(a >> at) + _as_brain(b >> at)) << at for at in (0, 16))
+    return None
+
+
+def _as_double(bits: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
+
+
+def _double_bits(value: float) -> int:
+    return int(struct.unpack("<Q", struct.pack("<d", value))[0])
+
+
+def _as_half(bits: int) -> float:
+    return float(struct.unpack("<e", struct.pack("<H", bits & 0xFFFF))[0])
+
+
+def _as_brain(bits: int) -> float:
+    """Return the bfloat of 16 bits."""
+    return as_float((bits & 0xFFFF) << 16)
+
+
+def _brain_bits(value: float) -> int:
+    bits = float_bits(value)
+    return bits >> 16 if math.isnan(value) else bits + 0x7FFF + (bits >> 16 & 1) >> 16

@@ -109,6 +109,7 @@ def _line(offset: int, row: Mapping[str, Any], start: int) -> Line:
 def split(text: str) -> list[str]:
     """Return the operands of a list, which has no comma before a memory operand in some versions."""
     found, depth, start = [], 0, 0
+    text = re.sub(r"(^|,\s*)(\[[^\]]*\])(?=\[|desc\[)", r"\1\2,", text)
     text = re.sub(r"(?<=\w)(?=\[)", lambda m: "" if _is_bank(text, m.start()) else ",", text)
     text = re.sub(r"(?<=[\w])(?=desc\[)", ",", text) if re.search(r"R\w*desc", text) else text
     for n, letter in enumerate(text + ","):
@@ -122,7 +123,7 @@ def split(text: str) -> list[str]:
 def _is_bank(text: str, at: int) -> bool:
     """Whether the bracket at a place belongs to the word before it: `c[`, `cx[`, `desc[`, `gdesc[`, `tmem[`."""
     word = re.search(r"[A-Za-z_]\w*$", text[:at])
-    return word is not None and re.match(r"(U?R\d+|U?RZ)$", word[0]) is None
+    return word is not None and re.match(r"(U?R\d+|U?RZ|U?P\d|U?PT)$", word[0]) is None
 
 
 def operand(text: str) -> Operand:
