@@ -14,10 +14,13 @@ from tests.support.sass.accesses import ACCESSES, access, load_constant
 from tests.support.sass.floating import (
     arithmetic,
     compare_floats,
+    least_float,
+    pack_halves,
     packed_constant,
     reciprocal,
     select_float,
     to_float,
+    to_half,
     to_integer,
 )
 from tests.support.sass.integers import (
@@ -79,7 +82,7 @@ class Compiler:
         uniform = line.name[0] == "U" and line.name[1:] in _OPERATIONS
         make = _OPERATIONS.get(line.name) or (_OPERATIONS[line.name[1:]] if uniform else None)
         try:
-            if line.name in _FLOW:
+            if line.name in FLOW:
                 return self._flow(line)
             if line.name in ACCESSES:
                 return access(line)
@@ -138,7 +141,7 @@ class Compiler:
         raise Unsupported(place(line))
 
 
-_FLOW: Final = frozenset(("EXIT", "KILL", "BPT", "RET", "BRA", "CALL", "BRX", "BRXU", "JMP", "JMX", "BRX", "RPCMOV"))
+FLOW: Final = frozenset(("EXIT", "KILL", "BPT", "RET", "BRA", "CALL", "BRX", "BRXU", "JMP", "JMX", "BRX", "RPCMOV"))
 
 
 def special(line: Line) -> Operation:
@@ -318,5 +321,6 @@ _OPERATIONS: Final[dict[str, Callable[[Line], Operation]]] = {
     "UP2UR": from_predicates,
     "LDC": load_constant, "ULDC": load_constant, "LDCU": load_constant, "FADD": arithmetic, "FMUL": arithmetic,
     "FFMA": arithmetic, "MUFU": reciprocal, "FSETP": compare_floats, "FSEL": select_float, "I2F": to_float,
-    "I2FP": to_float, "F2I": to_integer, "HFMA2": packed_constant,
+    "I2FP": to_float, "F2I": to_integer, "HFMA2": packed_constant, "FMNMX": least_float, "F2FP": pack_halves,
+    "F2F": to_half,
 }  # fmt: skip
