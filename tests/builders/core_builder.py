@@ -107,6 +107,7 @@ class WarpSpec:
     outside: int | None = None  # the PC, where it lies in code that is not in the file: a system call
     calls: Sequence[int] = ()  # return offsets into the kernel, nearest first
     shared_size: int = 1024  # bytes of its block
+    number: int | None = None  # in its block; None = its place in the list, as where no warp has exited
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,10 +308,11 @@ class _Builder:
         }  # fmt: skip
 
     def _warps(self, device: DeviceSpec, block: BlockSpec, name: str, ctas: int, c: int) -> None:
-        rows = [self._warp(device, block, w, warp) for w, warp in enumerate(block.warps)]
+        numbers = [w if warp.number is None else warp.number for w, warp in enumerate(block.warps)]
+        rows = [self._warp(device, block, numbers[w], warp) for w, warp in enumerate(block.warps)]
         table = self._table("warp", f".cudbg.wptbl.{name}", rows, ctas, c)
         for w, warp in enumerate(block.warps):
-            lanes = [self._lane(device, block, w, warp, n) for n in range(32) if warp.valid >> n & 1]
+            lanes = [self._lane(device, block, numbers[w], warp, n) for n in range(32) if warp.valid >> n & 1]
             lane_table = self._table("lane", f".cudbg.lntbl.{name}.wp{w}", lanes, table, w)
             if not device.registers:
                 continue

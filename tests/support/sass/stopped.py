@@ -14,7 +14,10 @@ from tests.support.sass.programs import STACK
 _HELD: Final = 255  # registers of a thread
 _LOCAL: Final = 1 << 10  # bytes of its stack
 FAR: Final = 20  # a store runs on through branches for more instructions than that
-_STOPS: Final = frozenset(("BRA", "EXIT", "CALL", "RET", "BAR", "WARPSYNC", "BSYNC", "BRX", "JMP", "ATOMS", "ATOMG"))
+_STOPS: Final = frozenset(
+    """BRA EXIT CALL RET BAR WARPSYNC BSYNC BRX JMP ATOMS ATOMG SHFL VOTE VOTEU MATCH REDUX CREDUX ELECT
+    B2R""".split()  # noqa: SIM905
+)
 
 
 class _Bad(Exception):
@@ -71,7 +74,7 @@ def stop(
         return None
     leader = lanes[0]
     together = [one for one in lanes if (one.offset, one.calls, one.step) == (leader.offset, leader.calls, leader.step)]
-    ends = {_run_on(machine, one.thread, leader.offset, run_on) for one in together}
+    ends = {go_on(machine, one.thread, leader.offset, run_on) for one in together}
     if len(ends) != 1:
         return None
     (end,), active = ends, sum(1 << one.number for one in together)
@@ -90,7 +93,7 @@ def stop(
     return Stopped(leader.offset, leader.calls, tuple(together), warp)
 
 
-def _run_on(machine: Machine, thread: Thread, offset: int, count: int) -> int:
+def go_on(machine: Machine, thread: Thread, offset: int, count: int) -> int:
     """Run a thread on after the access that never returns; returns where it stands then.
 
     It goes no further than to the first instruction that needs the result, or that a warp waits at. What the failed
