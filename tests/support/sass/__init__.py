@@ -2,5 +2,6 @@
 
 Nothing in this package may import `gpucore.sass` or `gpucore.explain`: two readings of an instruction must not share a
 misunderstanding. `kernels` writes CUDA and evaluates the same index expressions in Python, `listing` reads the output
-of nvdisasm, `machine` executes it, `published` evaluates the formulas that gpucore publishes as JSON.
+of nvdisasm, `machine` executes it for one thread and `blocks` for a whole block, `published` evaluates the formulas
+that gpucore publishes as JSON.
 """

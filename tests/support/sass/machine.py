@@ -4,7 +4,8 @@
     thread = machine.thread(thread=(3, 0, 0), block=(5, 0, 0), memory=memory)
     machine.run(thread)                            # `thread.touched` lists every access in order
 
-A warp is 32 threads run one after the other. A vote, a shuffle or a barrier acts as in a warp with one active lane.
+Here a warp is 32 threads run one after the other. A vote, a shuffle or a barrier acts as in a warp with one active
+lane. `blocks` runs the threads of a block together.
 """
 
 from __future__ import annotations
