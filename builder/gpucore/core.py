@@ -848,10 +848,9 @@ def _notes_on_code(core: GpuCore, faults: tuple[Fault, ...]) -> tuple[str, ...]:
             notes[f"PC {fault.pc:#x} lies in no loaded code: {why}"] = None
         elif not fault.location.chain:
             name = short_name(demangle(fault.kernel)).partition("<")[0] if fault.kernel else "the code"
-            notes[
-                f"{name} has no line info: a line pack of the same code has it (--lines PACK; lines build makes one), "
-                "else build it with -lineinfo (nvcc) to get lines from the next dump"
-            ] = None
+            notes[f"{name} has no line info: a line pack of the same code gives this dump its lines (--lines PACK)"] = (
+                None
+            )
     notes |= dict.fromkeys(note for module in modules if module.code for note in module.code.notes)
     return tuple(notes)
 

@@ -194,6 +194,22 @@ def short_name(demangled: str) -> str:
     return _fold_arguments(name)
 
 
+def unqualified_of(demangled: str) -> str:
+    """Return the name of a function or class with its scopes: no template arguments, parameters or return type."""
+    name = _last_word(_without_parameters(demangled))
+    for start, end, bracket in reversed(_groups(name)):
+        if bracket == "<":
+            name = name[:start] + name[end:]
+    return name
+
+
+def first_argument(demangled: str) -> str:
+    """Return the first template argument of the last template of a function's name; empty where it has none."""
+    name = _last_word(_without_parameters(demangled))
+    inner = next((name[start + 1 : end - 1] for start, end, bracket in reversed(_groups(name)) if bracket == "<"), "")
+    return _split(inner)[0]
+
+
 def parameter_types(demangled: str) -> tuple[str, ...]:
     """Return the types in a demangled name's parameter list; none where there is no list, it is cut, or it is void."""
     start = len(_without_parameters(demangled))
@@ -201,12 +217,17 @@ def parameter_types(demangled: str) -> tuple[str, ...]:
         return ()
     end = next(end for at, end, _ in _groups(demangled) if at == start)
     inner = demangled[start + 1 : end - 1]
+    parts = _split(inner)
+    return () if parts in ([""], ["void"]) else tuple(parts)
+
+
+def _split(inner: str) -> list[str]:
+    """Return what the commas outside of all brackets separate, without blanks around."""
     masked = list(inner)
     for at, to, _ in _groups(inner):
         masked[at:to] = "_" * (to - at)
     commas = [at for at, letter in enumerate(masked) if letter == ","]
-    parts = [inner[at:to].strip() for at, to in zip([0, *(c + 1 for c in commas)], [*commas, len(inner)], strict=True)]
-    return () if parts in ([""], ["void"]) else tuple(parts)
+    return [inner[at:to].strip() for at, to in zip([0, *(c + 1 for c in commas)], [*commas, len(inner)], strict=True)]
 
 
 def _within_bounds(name: MangledName) -> str:

@@ -45,7 +45,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "evidence": (
         "finding", "log_line", "system", "nccl", "python_text", "deaths", "tools", "cuda_gdb", "sanitizer",
-        "gpu_findings", "triage_rules", "triage_scan", "triage_verdict", "knowledge",
+        "kernel_makers", "gpu_findings", "triage_rules", "triage_scan", "triage_verdict", "knowledge",
     ),
     "runbook": (
         "model", "workload", "expressions", "state", "parse", "lint", "judge", "machine",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from itertools import islice, zip_longest
 from pathlib import PurePath
@@ -30,7 +30,7 @@ from gpucore.elf import Buffer
 from gpucore.errors import GpucoreError, UnreadableBinary
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import counted, json_text, printable, shortened
-from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted
+from vdbg_env.common.errors import BAD_INPUT, BadInput
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.places import (
     AddressWhy,
@@ -51,7 +51,8 @@ from vdbg_env.crash.places import (
 )
 from vdbg_env.crash.workers import map_in_processes
 from vdbg_env.evidence.finding import around_lines
-from vdbg_env.evidence.gpu_findings import blocks_around, maker_of, vllm_library, warps_left
+from vdbg_env.evidence.gpu_findings import blocks_around, warps_left
+from vdbg_env.evidence.kernel_makers import KernelOrigin, kernel_makers
 
 if TYPE_CHECKING:
     from vdbg_env.crash.line_packs import PackedLines
@@ -64,6 +65,7 @@ _MOST_KERNELS: Final = 10
 _MOST_LAUNCHES: Final = 4
 _MOST_BYTES: Final = 32
 _MOST_LEFT: Final = 64
+_MOST_MODULES: Final = 256  # whose kernels' names say who made one of them
 _WARP: Final = 32  # threads
 _DRIVER: Final = "UD"  # what driver 580 calls itself in its cores
 _DAY_S: Final = 86_400
@@ -87,11 +89,17 @@ _RANK: Final = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 class Core(DecodedCore):
     """A dump that was read, and why the address of each of its faults was bad, where that could be explained.
 
-    Without a fault `waits` has what the first groups of warps wait for that run in a loop.
+    Without a fault `waits` has what the first groups of warps wait for that run in a loop. `origins` has the makers of
+    the kernels that are shown, by their mangled names.
     """
 
     addresses: tuple[AddressWhy | None, ...] = ()
     waits: tuple[AddressWhy | None, ...] = ()
+    origins: Mapping[str, KernelOrigin] = field(default_factory=dict)
+
+    def origin(self, kernel: str) -> KernelOrigin:
+        """Return who may have compiled a kernel, by its mangled name."""
+        return self.origins.get(kernel) or kernel_makers().by_name(kernel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +139,7 @@ def read_cores(
                     lines=lines,
                 )  # fmt: skip
                 read = explained(decoded, core.data, source_text.text, core=path, maps=maps)
+                read = replace(read, origins=_origins(read))
         except BAD_INPUT as error:
             return error
         if lines and any(location and not location.chain for location in _locations(read)):
@@ -217,6 +226,23 @@ def _lacks_arguments(read: DecodedCore, sections: CoreSections) -> bool:
         read_parameters(read.core, device, device.grids.index(grid), sections).data is None
         for device, grid in islice(launches, 1)
     )
+
+
+def _origins(read: DecodedCore) -> dict[str, KernelOrigin]:
+    """Return the makers of the kernels at the places that count: by their names, and by the kernels beside them."""
+    makers = kernel_makers()
+    places: Sequence[Fault | WarpGroup] = read.faults or read.warp_groups
+    found: dict[str, KernelOrigin] = {}
+    for place in places[:_MOST_EXPLAINED]:
+        if place.kernel and place.kernel not in found:
+            modules = [module.code for module in place.device.modules[:_MOST_MODULES] if module.code]
+            own = next((code for code in modules if any(k.name == place.kernel for k in code.kernels)), None)
+            found[place.kernel] = makers.by_neighbours(
+                makers.by_name(place.kernel),
+                [kernel.name for kernel in own.kernels] if own else (),
+                (kernel.name for code in modules for kernel in code.kernels),
+            )
+    return found
 
 
 def _time_of(read: DecodedCore) -> float | None:
@@ -348,7 +374,8 @@ def _core(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str
     shown = len(reading.faults) if everything else _MOST_FAULTS
     for fault, address, registers in _faults(reading)[:shown]:
         yield ""
-        yield from _fault(fault, address, sources)
+        origin = reading.origin(fault.kernel) if fault.kernel else None
+        yield from _fault(fault, address, sources, origin)
         yield from _registers(registers) if registers else ()
     if len(reading.faults) > shown:
         yield f"\n  and {len(reading.faults) - shown} more faults (--all shows them)"
@@ -368,26 +395,20 @@ def _core(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str
 
 
 def next_commands(reading: Core) -> tuple[str, ...]:
-    """Return the command that gives lines of vLLM's own kernels, where a place that counts has none."""
+    """Return what to type for lines of the first kernel that has none at a place that counts."""
     places: Sequence[Fault | WarpGroup] = reading.faults or reading.warp_groups[:1]
-    without = [place.kernel for place in places if place.kernel and not (place.location and place.location.chain)]
-    if any(_may_be_vllm(demangle(kernel)) for kernel in without):
-        return (f"vdbg-env lines build vllm==VERSION --core {quoted(reading.file)}",)
-    return ()
+    kernel = next((p.kernel for p in places if p.kernel and not (p.location and p.location.chain)), None)
+    if kernel is None:
+        return ()
+    commands = reading.origin(kernel).next_commands(kernel, reading.file)
+    shown = any(launch.parameters for launch in reading.launches)
+    return tuple(command for command in commands if not (shown and " --parameters " in command))
 
 
-def _may_be_vllm(kernel: str) -> bool:
-    return vllm_library(kernel) is not None or (maker_of(kernel) is None and "cutlass::" in kernel)
-
-
-def _library(kernel: str) -> Iterator[str]:
-    """Name the library that a kernel is in, or what made it, as far as its name says that."""
-    name = demangle(kernel)
-    library, maker = vllm_library(name), maker_of(name)
-    if library:
-        yield f"    library  vLLM's {library}, by the kernel's name"
-    elif maker:
-        yield f"    library  {maker.name}, by the kernel's name; for lines: {maker.remedy}"
+def _library(origin: KernelOrigin, *, lines: bool) -> str:
+    """Name the makers that a kernel may be of, and what gives such kernels lines where it has none."""
+    remedy = f"; for lines: {origin.to_lines}" if origin.to_lines and not lines else ""
+    return f"    library  {origin.text}{remedy}"
 
 
 def _faults(reading: Core) -> list[tuple[Fault, AddressWhy | None, Registers | None]]:
@@ -396,7 +417,9 @@ def _faults(reading: Core) -> list[tuple[Fault, AddressWhy | None, Registers | N
     return list(zip(reading.faults, reading.addresses or none, reading.registers or none, strict=True))
 
 
-def _fault(fault: Fault, address: AddressWhy | None, sources: SourceLines) -> Iterator[str]:
+def _fault(
+    fault: Fault, address: AddressWhy | None, sources: SourceLines, origin: KernelOrigin | None
+) -> Iterator[str]:
     exception = fault.exception
     number = f" ({exception.code})" if exception.code is not None else ""
     yield f"  {exception.name}{number}" + (f": {exception.meaning}" if exception.meaning else "")
@@ -406,8 +429,9 @@ def _fault(fault: Fault, address: AddressWhy | None, sources: SourceLines) -> It
     if fault.kernel or fault.grid:
         name = shortened(printable(demangle(fault.kernel))) if fault.kernel else "unknown"
         yield f"    kernel   {name}" + (f"  {_dimensions(fault.grid)}" if fault.grid else "")
-    if fault.kernel:
-        yield from _library(fault.kernel)
+    lines = bool(fault.location and fault.location.chain)
+    if origin and (origin.makers or not lines):
+        yield _library(origin, lines=lines)
     yield f"    threads  {_threads(fault)}"
     around = blocks_around(fault)
     head = "blocks"
@@ -609,11 +633,12 @@ def _core_json(read: Core, sources: SourceLines) -> dict[str, Any]:
         "elf_identity": str(core.identity),
         "metadata": core.metadata and _metadata_json(core.metadata),
         "devices": [_device_json(device, read.launches) for device in core.devices],
-        "faults": [_fault_json(*found, sources) for found in _faults(read)],
+        "faults": [_fault_json(*found, sources, read) for found in _faults(read)],
         "warps": [_group_json(*found, sources) for found in _waiting(read)],
         "loaded_kernels": [kernel_json(name) for name in read.loaded],
         "unused": [asdict(kind) for kind in core.unused],
         "notes": read.notes,
+        "next": next_commands(read),
     }
 
 
@@ -693,9 +718,10 @@ def _parameters_json(read: LaunchParameters) -> dict[str, Any]:
 
 
 def _fault_json(
-    fault: Fault, address: AddressWhy | None, registers: Registers | None, sources: SourceLines
+    fault: Fault, address: AddressWhy | None, registers: Registers | None, sources: SourceLines, read: Core
 ) -> dict[str, Any]:
     exception, location, first = fault.exception, fault.location, fault.first
+    origin = read.origin(fault.kernel) if fault.kernel else None
     return {
         "exception": {
             "code": exception.code, "name": exception.name, "identifier": exception.identifier,
@@ -708,7 +734,8 @@ def _fault_json(
         "precise": fault.precise,
         "thread_pc": _hex(first.row.virtual_pc) if first else None,
         "kernel": _launched_json(fault),
-        "library": vllm_library(demangle(fault.kernel)) if fault.kernel else None,
+        "library": origin.library if origin and origin.maker else None,
+        "makers": origin and origin.document,
         "function": _function(location),
         "calls_out": fault.calls_out,
         "offset": _hex(location.offset) if location else None,

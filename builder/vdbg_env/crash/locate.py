@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import gpucore
@@ -28,7 +29,7 @@ from gpucore.errors import UnreadableBinary
 from gpucore.fatbin import Entry, EntryKind, find_device_code
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import counted, json_text, nearest, printable, shortened
-from vdbg_env.common.errors import BAD_INPUT, BadInput
+from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, BinarySource, CoreFiles, SourceFiles, Tell, done
 from vdbg_env.crash.places import (
     AddressWhy,
@@ -43,6 +44,7 @@ from vdbg_env.crash.places import (
     location_json,
     why_lines,
 )
+from vdbg_env.evidence.kernel_makers import find_library, kernel_makers
 
 if TYPE_CHECKING:
     from vdbg_env.crash.line_packs import PackedLines
@@ -51,9 +53,11 @@ if TYPE_CHECKING:
 
 _MOST_NAMES: Final = 200_000
 _MOST_ALIKE: Final = 64
+_CACHES: Final = ("~/.triton", "~/.cache")  # Triton's, then FlashInfer's, vLLM's, CuPy's and others'
 _ALIKE: Final = 0.1  # of two names, to show one for the other
 _MOST_OVERLOADS: Final = 10
 _MOST_SHOWN: Final = 10
+_PACKAGES: Final = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,7 @@ def locate(
     Raises BadInput when there is none: with the nearest names for an unknown name, and with the function's size
     for an offset outside it.
     """
-    search = _Search(query, arch, PacksWhenAsked(packs) if packs else None, source_text)
+    search = _Search(query, arch, PacksWhenAsked(packs) if packs else None, source_text, files)
     for number, file in enumerate(files):
         told = partial(_told, tell, number, len(files))
         for cubin in _cubins(file, binaries, search.notes, told):
@@ -162,7 +166,11 @@ class _Cubin:
 class _Search:
     """Collects the places that fit, and what is needed to explain why none does."""
 
-    def __init__(self, query: PlaceQuery, arch: str | None, lines: PacksWhenAsked | None, sources: SourceFiles) -> None:
+    def __init__(
+        self, query: PlaceQuery, arch: str | None, lines: PacksWhenAsked | None, sources: SourceFiles,
+        files: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._files = files
         self._sources = sources
         self._explained: dict[tuple[str, str | None, int], AddressWhy | None] = {}
         self._lines = lines
@@ -274,7 +282,7 @@ class _Search:
         return BadInput(
             f"no function is called {name!r}" + (f"; did you mean {close!r}?" if close else ""),
             cause="a kernel compiled at run time (Triton, NVRTC), or one of another library",
-            next_step="vdbg-env locate PC CORE finds what was loaded, whatever its source",
+            next_step=_elsewhere(name, self._files),
             details=(
                 *(("known here: " + ", ".join(some) + (" ..." if len(shorts) > len(some) else ""),) if some else ()),
                 *(
@@ -292,10 +300,7 @@ class _Search:
         doubts = (f"names and lines may be wrong: {doubt}" for doubt in find_contradictions(code, place, location))
         self.notes += [note for note in (*code.notes, *doubts) if note not in self.notes]
         if not location.chain and location.function:
-            note = (
-                f"{location.function.demangled} has no line info in {cubin.file}: a line pack of the same code has it "
-                "(--lines PACK; vdbg-env lines build makes one), else build it with -lineinfo"
-            )
+            note = f"{location.function.demangled} has no line info in {cubin.file}{_to_lines(location, cubin, code)}"
             self.notes += [n for n in (note, *(self._lines.notes if self._lines else ())) if n not in self.notes]
 
     def _why(self, found: Located, code: CodeMap, place: Place) -> AddressWhy | None:
@@ -319,6 +324,48 @@ class _Search:
             if len(alike) < _MOST_ALIKE:
                 alike.append(name)
         return stems
+
+
+def _elsewhere(name: str, files: Sequence[str]) -> str:
+    """Return where else a kernel may be: in the caches of what compiles at run time, if those were not looked into."""
+    looked = {Path(file).expanduser() for file in files}
+    caches = [cache for cache in _CACHES if Path(cache).expanduser().is_dir()]
+    if caches and not looked & {Path(cache).expanduser() for cache in caches}:
+        return f"what compiles at run time keeps its cubins there: {find_library(name, *caches)}"
+    return "run the program with CUDA_LAUNCH_BLOCKING=1: its Python stack then has the call that launched the kernel"
+
+
+def _to_lines(location: Location, cubin: _Cubin, code: CodeMap) -> str:
+    """Say whose code has no lines, and what gives them: by the library where it is in one, else by the names."""
+    kernel = next((place.name for place in (location.kernel, location.function) if place), "")
+    makers = kernel_makers()
+    origin = makers.by_name(kernel)
+    origin = makers.by_neighbours(makers.by_library(cubin.file, origin), [k.name for k in code.kernels])
+    maker = origin.maker
+    pack = "a line pack of the same code has it (--lines PACK)"
+    if origin.closed:
+        return f", and none is to be had: its code is closed ({', '.join(m.name for m in origin.makers)})"
+    if maker is None:
+        return f": {pack}; of a build with -lineinfo, vdbg-env lines pack BUILD -o NAME.lines makes one"
+    whose = f": it is {'likely ' if origin.likely else ''}{maker.name}'s, by {origin.decided}; "
+    if maker.lines == "wheel":
+        version = release_of(cubin.file, maker.project or "") or "VERSION"
+        return f"{whose}vdbg-env lines build {maker.project}=={version} --kernel {quoted(kernel)} makes its lines"
+    if maker.lines == "sources":
+        return f"{whose}{maker.remedy} has them, and vdbg-env lines pack BUILD -o NAME.lines takes them from it"
+    return f"{whose}for lines: {maker.remedy}"
+
+
+def release_of(library: str, project: str) -> str | None:
+    """Return the release of a project that a library is of: by its wheel, or by the metadata beside it."""
+    wheel = re.search(rf"(?:^|/){re.escape(project)}-([0-9][\w.+!]*)-[^/]*\.whl(?::|$)", library)
+    if wheel:
+        return wheel[1]
+    for folder in Path(library).parents:
+        if folder.name in _PACKAGES:
+            beside = next(iter(sorted(folder.glob(f"{project}-*.dist-info"))), None)
+            return beside.stem.rpartition("-")[2] if beside else None
+    return None
 
 
 def _told(tell: Tell, number: int, count: int, file: BinaryFile, within: float) -> None:

@@ -1,11 +1,9 @@
-"""Turn the content of a GPU core dump into findings, and say who compiled a kernel and how it gets line info."""
+"""Turn the content of a GPU core dump into findings, each with what to type next."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gpucore.code_map import Location
@@ -13,6 +11,7 @@ from gpucore.core import Fault, WarpGroup
 from gpucore.dwarf import Chain, SourceFrame
 from gpucore.mangling import demangle, short_name
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
+from vdbg_env.evidence.kernel_makers import find_library, kernel_makers
 
 _REBUILD = NextStep("build with line info, and run this again in that image", "vdbg-env build --lineinfo")
 
@@ -44,7 +43,7 @@ def _fault(fault: Fault, artifact: str | None) -> Finding:
         chain=chain,
         kernel=kernel,
         artifact=artifact,
-        next_step=_next(chain, kernel, artifact),
+        next_step=_next(chain, fault.kernel, artifact),
         around=blocks_around(fault),
     )
 
@@ -148,15 +147,24 @@ def _next(chain: Chain, kernel: str | None, artifact: str | None) -> NextStep:
 
 def _to_lines(kernel: str | None) -> NextStep:
     """Return what leads on from a kernel without lines: no build of vLLM gives any to the kernels of others."""
-    maker = maker_of(kernel) if kernel else None
-    if maker is None:
+    if kernel is None:
         return _REBUILD
-    if maker.name == "PyTorch":
+    origin = kernel_makers().by_name(kernel)
+    maker = origin.maker
+    if maker and maker.name == "PyTorch":
         return NextStep(
             "run it with CUDA_LAUNCH_BLOCKING=1: the Python stack then has the call that launched this kernel of "
             f"PyTorch's own, which a build of vLLM gives no lines (only {maker.remedy} has them)"
         )
-    return NextStep(f"this kernel is {maker.name}'s, which a build of vLLM gives no lines; for lines: {maker.remedy}")
+    if maker and maker.lines == "wheel":
+        return _REBUILD
+    if maker is None or origin.others:
+        known = f"it is of {origin.text}" if origin.makers else f"whose kernel it is, is {origin.text}"
+        return NextStep(f"{known}: find which library has it, where it ran", find_library(kernel))
+    likely = "likely " if origin.likely else ""
+    return NextStep(
+        f"this kernel is {likely}{maker.name}'s, which a build of vLLM gives no lines; for lines: {maker.remedy}"
+    )
 
 
 def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
@@ -187,7 +195,7 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
         chain=chain,
         kernel=kernel,
         artifact=artifact,
-        next_step=_next(chain, kernel, artifact),
+        next_step=_next(chain, suspect.kernel, artifact),
     )
 
 
@@ -197,99 +205,3 @@ def _warps(count: int) -> str:
 
 def _axes(axes: tuple[int, int, int]) -> str:
     return f"({axes[0]},{axes[1]},{axes[2]})"
-
-
-# Who compiles a kernel at run time or ships it ready-made, by its name, and what gives such kernels line info.
-#
-# Sources: Triton 3.9 backends/nvidia/compiler.py, FlashInfer 0.7.2 jit/core.py, DeepGEMM's README, vLLM 0.33.0
-# benchmarks/attention_benchmarks/benchmark.py, TileLang 0.1.12 contrib/nvcc.py and jit/adapter/libgen.py, cuda-tile
-# 1.7.0 _compile.py, PyTorch's and NCCL's own builds.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Maker:
-    """A compiler or library that makes kernels, and the way to lines in them."""
-
-    name: str
-    remedy: str
-
-
-_MAKERS: tuple[tuple[str, Maker], ...] = (
-    (
-        r"^triton_|^_\w+_kernel$",
-        Maker(name="Triton", remedy="unset TRITON_DISABLE_LINE_INFO, empty TRITON_CACHE_DIR and run again"),
-    ),
-    (
-        r"flashinfer",
-        Maker(name="FlashInfer", remedy="FLASHINFER_JIT_LINEINFO=1 with an empty FLASHINFER_WORKSPACE_BASE"),
-    ),
-    (
-        r"deep_gemm|deepgemm",
-        Maker(
-            name="DeepGEMM", remedy="NVCC_PREPEND_FLAGS=-lineinfo with an empty cache folder, or VLLM_USE_DEEP_GEMM=0"
-        ),
-    ),
-    (
-        r"tilelang|^main_kernel(?:_\d+)?$",
-        Maker(
-            name="TileLang",
-            remedy="its kernels have lines of the CUDA code that it generates: TILELANG_CLEANUP_TEMP_FILES=0 keeps "
-            "that, with an empty TILELANG_CACHE_DIR",
-        ),
-    ),
-    (
-        r"cutile|cuda_tile|\w_Kt[12](?:_|$)",  # the function's name, its calling convention, its parameters
-        Maker(
-            name="cuTile", remedy="its kernels have lines of their Python source: run with an empty CUDA_TILE_CACHE_DIR"
-        ),
-    ),
-    (
-        r"quack",  # its kernels are CuTe DSL's
-        Maker(name="quack", remedy="CUTE_DSL_LINEINFO=1 and run again"),
-    ),
-    (r"^kernel_cutlass_|cute_dsl", Maker(name="CuTe DSL", remedy="CUTE_DSL_LINEINFO=1 and run again")),
-    (r"at::native|c10::|at::cuda", Maker(name="PyTorch", remedy="a PyTorch built with NVCC_PREPEND_FLAGS=-lineinfo")),
-    (r"^ncclDevKernel|^ncclKernel", Maker(name="NCCL", remedy="an NCCL built with -lineinfo, and VLLM_NCCL_SO_PATH")),
-    (
-        r"^nvjet_|cublas|^cudnn|^gemmk1_kernel|^ampere_\w+gemm|^sm\d+_xmma",
-        Maker(name="cuBLAS or cuDNN", remedy="none: these libraries are closed; look at the call's arguments instead"),
-    ),
-)
-
-
-# The kernels of vLLM 0.33.0's wheel, by the first words of their names; `_C` was renamed with torch's stable ABI.
-_C: Final = "_C or _C_stable_libtorch"
-_MOE: Final = "_moe_C or _moe_C_stable_libtorch"
-_LIBRARIES: Final = (
-    (r"cutlass::device_kernel<flash::|flash::prepare_varlen_", "_vllm_fa3_C"),
-    (r"flash::flash_fwd_splitkv_mla_|get_mla_metadata_kernel", "_flashmla_extension_C"),
-    (r"flash::flash_(?:fwd|bwd)_", "_vllm_fa2_C"),
-    (r"(?:legacy::)?sm(?:90|100|xx)::(?:decode|prefill)::", "_flashmla_C"),
-    (r"cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaFwdKernel", "_flashmla_C"),
-    (r"topk_select_(?:bf16|fp32)", "_deepselect_C"),
-    (r"_flash_kda_", "_flashkda_C"),
-    (r"cutlass::Kernel<cutlass::gemm::kernel::GemmQuant(?:Nv|Mx)", "_qutlass_C"),
-    (r"vllm::moe::|marlin_moe_wna16::|moe_wna16_gemm_kernel", _MOE),
-    (r"vllm::|marlin::|machete::|hadacore::|cutlass::device_kernel<vllm::", _C),
-    (r"cutlass::(?:Kernel2|device_kernel)<enable_sm|selective_scan_fwd_kernel|per_token_group_quant_8bit", _C),
-    (r"cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaMla", _C),
-    (r"cutlass::device_kernel<\(anonymous namespace\)::cutlass_3x_group_gemm", _C),
-    (r"tensorrt_llm::kernels::fusedQKNormRope|\(anonymous namespace\)::kda_decode_fusion", _C),
-)
-_RETURNED: Final = re.compile(r"^(?:void|std::enable_if<.*?>::type) ")
-
-
-def vllm_library(kernel: str) -> str | None:
-    """Return which library of vLLM's wheel has a kernel, by its demangled name; None where that does not show it."""
-    name = _RETURNED.sub("", kernel)
-    return next((library for pattern, library in _LIBRARIES if re.match(pattern, name)), None)
-
-
-def maker_of(kernel: str) -> Maker | None:
-    """Return who made a kernel by its demangled name, None if the name does not show it.
-
-    The types that a kernel of vLLM's is an instance for, such as `c10::Half`, do not make it another's.
-    """
-    if vllm_library(kernel):
-        return None
-    return next((maker for pattern, maker in _MAKERS if re.search(pattern, kernel)), None)

@@ -21,7 +21,8 @@ from vdbg_env.crash.core import Core, explained
 from vdbg_env.crash.memory_files import maps_of_run, owner_of_fault
 from vdbg_env.evidence.cuda_gdb import GdbTranscript, parse_cuda_gdb
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
-from vdbg_env.evidence.gpu_findings import gpu_core_findings, maker_of, place_of
+from vdbg_env.evidence.gpu_findings import gpu_core_findings, place_of
+from vdbg_env.evidence.kernel_makers import kernel_makers
 from vdbg_env.evidence.system import KernelLog, OwnerOf, Xid, kernel_log_findings, parse_kernel_log, split_at
 from vdbg_env.report.model import REPORT_FILES
 from vdbg_env.run.core_code import (
@@ -170,16 +171,23 @@ def core_lines(context: BuiltinContext) -> BuiltinResult:
         notes.append(
             f"looked through {', '.join(targets) or 'no binary'}: the kernel is in {counted(len(found), 'file')}"
         )
-        results |= _of_holder(next((h for h in found if h.same), found[-1])) if found else {}
+        holder = next((h for h in found if h.same), found[-1]) if found else None
+        results |= (_of_holder(holder) if holder else {}) | _maker(wanted.kernel, holder.file if holder else None)
     return BuiltinResult(results=results, notes=(*read.notes, *notes))
 
 
 def _of_core(fault: Fault | WarpGroup, kernel: str) -> dict[str, ResultValue]:
     chain = fault.location.chain if fault.location else ()
-    maker = maker_of(demangle(kernel))
     results: dict[str, ResultValue] = {"kernel": short_name(demangle(kernel)), "has_lines": bool(chain)}
-    results |= {"source": str(chain[0])} if chain else {}
-    return results | ({"maker": maker.name, "remedy": maker.remedy} if maker else {})
+    return results | ({"source": str(chain[0])} if chain else {})
+
+
+def _maker(kernel: str, file: str | None) -> dict[str, ResultValue]:
+    """Return the one maker of a kernel that is not vLLM's and what gives it lines, by its library if that is known."""
+    makers = kernel_makers()
+    origin = makers.by_name(kernel)
+    maker = (makers.by_library(file, origin) if file else origin).maker
+    return {"maker": maker.name, "remedy": maker.remedy} if maker and maker.remedy else {}
 
 
 def _of_holder(holder: Holder) -> dict[str, ResultValue]:

@@ -33,6 +33,7 @@ from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from vdbg_env.crash.core import explained, rank_of
 from vdbg_env.crash.files import unzstd
+from vdbg_env.evidence.kernel_makers import SITE_PACKAGES
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "core-v1.schema.json").read_text())
@@ -381,17 +382,34 @@ def test_registers_are_shown_on_request() -> None:
     assert "R0 " not in vdbg_env("core", "fault.nvcudmp").stdout
 
 
+VLLM = "vdbg-env lines build vllm==VERSION --core 'a core.nvcudmp'"
+ARGUMENTS = "vdbg-env core --parameters 'a core.nvcudmp'"
+FLASH = "_ZN5flash16flash_fwd_kernelILi8EEEvPf"
+PACK = "vdbg-env core --lines sgl-kernel.lines 'a core.nvcudmp'"
+FIND = f"vdbg-env locate {{}} {SITE_PACKAGES}"
+
+
 @pytest.mark.parametrize(
-    ("kernel", "library", "tried"),
+    ("kernel", "beside", "library", "tried"),
     [
-        ("_ZN4vllm3moe10topkGatingILi8EEEvPf", "vLLM's _moe_C or _moe_C_stable_libtorch, by the kernel's name", True),
-        ("_ZN5flash16flash_fwd_kernelILi8EEEvPf", "vLLM's _vllm_fa2_C, by the kernel's name", True),
-        ("triton_poi_fused_add_0", "Triton, by the kernel's name; for lines: ", False),
+        ("_ZN4vllm3moe10topkGatingILi8EEEvPf", "", "vLLM's _moe_C or _moe_C_stable_libtorch, by the kernel's", VLLM),
+        (FLASH, "", "vLLM (_vllm_fa2_C), flash-attn, vllm-flash-attn, sgl-kernel, ", FIND),
+        (
+            FLASH, "_ZN4vllm1fEi",
+            "likely vLLM's _vllm_fa2_C (code of FlashAttention 2), by other kernels of this core", VLLM,
+        ),
+        ("triton_poi_fused_add_0", "", "likely Triton, by the kernel's name; for lines: unset TRITON_", None),
+        ("nvjet_hsh_128x256", "", "cuBLAS, by the kernel's name; for lines: none: its code is closed; ", ARGUMENTS),
+        ("_ZN3cub6KernelIN2at6native1TEEEvT_", "", "not known: a template of CUB, which any project may ", FIND),
+        ("scatter", "_ZN4vllm1fEi", "not known by the kernel's name\n", FIND),
+        ("_ZN6sglang1fEi", "", "sgl-kernel, by the kernel's name; for lines: a build of sgl-kernel with -lineinfo", PACK),
     ],
-)
-def test_a_kernel_without_lines_names_its_library_and_what_gives_them(kernel: str, library: str, tried: bool) -> None:
+)  # fmt: skip
+def test_a_kernel_without_lines_names_its_makers_and_what_gives_them(
+    kernel: str, beside: str, library: str, tried: str | None
+) -> None:
     device = DeviceSpec(
-        modules=[ModuleSpec(cubin=cubin(kernel))],
+        modules=[ModuleSpec(cubin=cubin(name)) for name in (kernel, beside) if name],
         launches=[LaunchSpec(kernel=kernel)],
         blocks=[BlockSpec(warps=[WarpSpec(offset=0x20, error_offset=0x20, exception=14)])],
         registers=False,
@@ -400,9 +418,25 @@ def test_a_kernel_without_lines_names_its_library_and_what_gives_them(kernel: st
     printed = vdbg_env("core", "a core.nvcudmp").stdout
     assert f"    library  {library}" in printed
     last = printed.splitlines()[-1]
-    assert (last == "  try: vdbg-env lines build vllm==VERSION --core 'a core.nvcudmp'") == tried
-    (fault,) = json.loads(vdbg_env("core", "--json", "a core.nvcudmp").stdout)["faults"]
-    assert (fault["library"] is not None) == tried
+    assert (last == f"  try: {(tried or '').format(kernel)}") == bool(tried)
+    assert ("  try: " in printed) == bool(tried)
+    document = json.loads(vdbg_env("core", "--json", "a core.nvcudmp").stdout)
+    (fault,) = document["faults"]
+    assert (fault["library"] is not None) == (tried == VLLM)
+    assert document["next"] == [line.removeprefix("  try: ") for line in printed.splitlines() if "  try: " in line]
+    assert fault["makers"]["names"] == [] or fault["makers"]["names"][0] in library
+
+
+def test_the_step_to_the_arguments_is_not_said_where_they_are_shown() -> None:
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=cubin("nvjet_hsh_128x256"))],
+        launches=[LaunchSpec(kernel="nvjet_hsh_128x256")],
+        blocks=[BlockSpec(warps=[WarpSpec(offset=0x20, error_offset=0x20, exception=14)])],
+        registers=False,
+    )
+    Path("closed.nvcudmp").write_bytes(build_core(CoreSpec(devices=[device])))
+    assert "  try: vdbg-env core --parameters closed.nvcudmp\n" in vdbg_env("core", "closed.nvcudmp").stdout
+    assert "  try: " not in vdbg_env("core", "--parameters", "closed.nvcudmp").stdout
 
 
 def test_a_core_in_which_nothing_ran_is_not_called_the_core_of_a_clean_program() -> None:

@@ -65,9 +65,13 @@ def test_core() -> None:
         launches=(replace(launch, grid=launch.grid._replace(parent_grid_id=3)),),
         warp_groups=(replace(group, location=borrowing(group.location), barrier_words="waiting"),),
     )
+    others = [
+        replace(readings[0], faults=(replace(fault, kernel=kernel),)) for kernel in ("nvjet_a", "_ZN3cub1kEv", "marlin")
+    ]
+    others.append(replace(readings[0], faults=(replace(fault, kernel="_ZN5faiss1kEv", location=None),)))
     hangs = [polling_core(), asking_core(0x7FFE0E00003FFF80)]
     hung = [explained(decode_core(data, file="hang.nvcudmp", registers=True), data) for data in hangs]
-    for reading in [*readings, rare, *hung, absent(hung[1])]:
+    for reading in [*readings, rare, *others, *hung, absent(hung[1])]:
         contract.check(json.loads(cores_json([reading], SOURCES)))
     contract.check(json.loads(cores_json(readings, SOURCES)))
     assert without_formulas(contract) == set()

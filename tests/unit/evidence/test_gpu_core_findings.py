@@ -42,18 +42,27 @@ def test_a_fault_is_named_down_to_the_line_and_the_thread() -> None:
     assert str(finding.next_step) == "see every thread of it, and its registers: vdbg-env core cuda.n1.nvcudmp"
 
 
-def test_without_line_info_the_kernel_and_the_offset_stay_and_the_rebuild_is_advised() -> None:
+def test_without_line_info_the_kernel_and_the_offset_stay() -> None:
     (finding,) = findings(illegal_address_core(lines=False))
     assert finding.message.startswith("Warp Illegal Address at kern<float>+0x140 (PC 0x7fffd9001140, no line info)")
     assert finding.location is None and finding.confidence < 0.95
-    assert finding.next_step and finding.next_step.command == "vdbg-env build --lineinfo"
+    assert finding.next_step and finding.next_step.command
+    assert finding.next_step.command.startswith("vdbg-env locate _Z4kernIfEvPT_"), (
+        "no build of vLLM is known to have it"
+    )
 
 
 @pytest.mark.parametrize(
     ("kernel", "first"),
     [
         ("_ZN2at6native13reduce_kernelILi512EEEvf", "run it with CUDA_LAUNCH_BLOCKING=1: the Python stack then has"),
-        ("triton_poi_fused_add_0", "this kernel is Triton's, which a build of vLLM gives no lines; for lines: "),
+        ("triton_poi_fused_add_0", "this kernel is likely Triton's, which a build of vLLM gives no lines; for lines: "),
+        (
+            "nvjet_hsh_128x256",
+            "this kernel is cuBLAS's, which a build of vLLM gives no lines; for lines: none: its code",
+        ),
+        ("_ZN5flash16flash_fwd_kernelIiEEvi", "it is of vLLM (_vllm_fa2_C), flash-attn, vllm-flash-attn, sgl-kernel"),
+        ("_ZN3cub6KernelIN2at6native1TEEEvT_", "whose kernel it is, is not known: a template of CUB"),
         ("_ZN4vllm15rms_norm_kernelIfEEvPT_", "build with line info, and run this again in that image"),
     ],
 )
@@ -61,7 +70,8 @@ def test_what_gives_lines_is_what_can_give_them_to_this_kernel(kernel: str, firs
     (fault,) = find_faults(read_core(illegal_address_core(lines=False)))
     (finding,) = gpu_core_findings([replace(fault, kernel=kernel)], ())
     assert str(finding.next_step).startswith(first)
-    assert ("vdbg-env build --lineinfo" in str(finding.next_step)) is ("vllm" in kernel)
+    assert ("vdbg-env build --lineinfo" in str(finding.next_step)) is ("4vllm" in kernel)
+    assert ("vdbg-env locate" in str(finding.next_step)) is ("find which library" in str(finding.next_step))
 
 
 def test_warps_that_have_exited_are_said_to_have() -> None:

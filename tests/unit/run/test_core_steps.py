@@ -14,7 +14,6 @@ from tests.support import reports
 from tests.support.schemas import Contract
 from tests.unit.crash.test_why import FLAG, polling_core
 from tests.unit.run.test_steps import CUBINS, Bench, Programs, promised
-from vdbg_env.evidence.gpu_findings import maker_of, vllm_library
 from vdbg_env.report.model import report_json
 
 _HEADER = 64  # bytes of a section header; its type is at 4, offset and size at 24 (gABI figure 4-10)
@@ -126,49 +125,3 @@ def test_caches_that_would_meet_a_rebuild_are_named_unless_switched_off(tmp_path
     assert lines(tmp_path, hang_core(), programs=both)["caches"] == ["ccache", "sccache"]
     off = {"CCACHE_DISABLE": "1", "VLLM_DISABLE_SCCACHE": "1"}
     assert lines(tmp_path, hang_core(), programs=both, environment=off)["caches"] == []
-
-
-@pytest.mark.parametrize(
-    ("kernel", "maker"),
-    [
-        ("triton_poi_fused_add_0", "Triton"),
-        ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<...>", "FlashInfer"),
-        ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<...>", "DeepGEMM"),
-        ("kernel_cutlass_kernel_flash_attn_cute", "CuTe DSL"),
-        ("kernel_cutlass_kernel_quackrmsnormRMSNorm_object_at_", "quack"),
-        ("mhc_pre_big_fuse_tilelang_kernel", "TileLang"),
-        ("main_kernel", "TileLang"),
-        ("vector_add_Kt1_a1f4_a1f4_i4", "cuTile"),
-        ("void at::native::vectorized_elementwise_kernel<4, ...>", "PyTorch"),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "NCCL"),
-        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", "cuBLAS or cuDNN"),
-        ("void vllm::rms_norm_kernel<float>", None),
-        ("void vllm::rms_norm_kernel<c10::Half, 8>(c10::Half*)", None),
-        ("void vllm::silu_mul_fp8_quant_deep_gemm_kernel<4224>(float*)", None),
-    ],
-)
-def test_the_maker_of_a_kernel_is_told_by_its_name(kernel: str, maker: str | None) -> None:
-    found = maker_of(kernel)
-    assert (found.name if found else None) == maker
-
-
-# The first words of names in vLLM 0.33.0's wheel. Of all its 11,655 names 10,928 were told, none wrongly.
-@pytest.mark.parametrize(
-    ("kernel", "library"),
-    [
-        (
-            "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<> > >(...)",
-            "_vllm_fa3_C",
-        ),
-        ("void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<32, 64> >(...)", "_vllm_fa2_C"),
-        ("void flash::flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576> >(...)", "_flashmla_extension_C"),
-        ("void smxx::decode::flash_fwd_mla_combine_kernel<cutlass::bfloat16_t>(...)", "_flashmla_C"),
-        ("void vllm::moe::topkGating<8>(float*)", "_moe_C or _moe_C_stable_libtorch"),
-        ("void cutlass::Kernel2<enable_sm75_to_sm80<cutlass::gemm::kernel::X> >(...)", "_C or _C_stable_libtorch"),
-        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<...> >(...)", None),  # two libraries have it
-        ("triton_poi_fused_add_0", None),
-        ("void at::native::vectorized_elementwise_kernel<4>(int)", None),
-    ],
-)
-def test_the_library_of_a_kernel_of_vllm_is_told_by_its_name(kernel: str, library: str | None) -> None:
-    assert vllm_library(kernel) == library

@@ -136,6 +136,7 @@ LINES: tuple[Story, ...] = tuple(
         {**IN_FILE, "file_has_lines": True, "verdict": "full", "located": "/src/a.cu:3 in f"},
         {**IN_FILE, "same": False, "file_has_lines": True, "verdict": "full"},
         {**IN_FILE, "verdict": "partial", "missing": 7},
+        {**IN_FILE, "maker": "NCCL", "remedy": "an NCCL built with -lineinfo"},
         {**IN_FILE, "caches": ["ccache"]},
         IN_FILE,
         {**KERNEL, "maker": "Triton", "remedy": "unset TRITON_DISABLE_LINE_INFO"},
