@@ -161,7 +161,7 @@ class KernelMakers:
         best: tuple[int, KernelOrigin] | None = None
         for row in self.rows:
             fits = max(_fit(row.names, name), _fit(row.launched, launched) if launched else 0)
-            if not fits and row.pattern and not (row.unmangled and not name.isidentifier()):
+            if not fits and row.pattern and (demangled.isidentifier() or not row.unmangled):
                 fits = 1 if row.pattern.fullmatch(name) else 0
             if fits and (best is None or fits > best[0]):
                 best = fits, row.origin
@@ -188,10 +188,10 @@ class KernelMakers:
             return origin
         beside = self._certain(module)
         if len(beside) == 1 and (not origin.makers or origin.others or beside <= set(origin.makers)):
-            return origin.narrowed(*beside, "other kernels of its module")
+            return origin.narrowed(next(iter(beside)), "other kernels of its module")
         loaded = self._certain(core) & set(origin.makers) if len(origin.makers) > 1 else frozenset()
         if len(loaded) == 1:
-            return origin.narrowed(*loaded, "other kernels of this core", likely=True)
+            return origin.narrowed(next(iter(loaded)), "other kernels of this core", likely=True)
         return origin
 
     def _certain(self, kernels: Iterable[str]) -> frozenset[Maker]:

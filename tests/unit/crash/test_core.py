@@ -402,7 +402,7 @@ FIND = f"vdbg-env locate {{}} {SITE_PACKAGES}"
         ("nvjet_hsh_128x256", "", "cuBLAS, by the kernel's name; for lines: none: its code is closed; ", ARGUMENTS),
         ("_ZN3cub6KernelIN2at6native1TEEEvT_", "", "not known: a template of CUB, which any project may ", FIND),
         ("scatter", "_ZN4vllm1fEi", "not known by the kernel's name\n", FIND),
-        ("_ZN6sglang1fEi", "", "sgl-kernel, by the kernel's name; for lines: a build of sgl-kernel with -lineinfo", PACK),
+        ("_ZN6sglang1fEi", "", "sgl-kernel, by the kernel's name; for lines: a build of sgl-kernel with -", PACK),
     ],
 )  # fmt: skip
 def test_a_kernel_without_lines_names_its_makers_and_what_gives_them(

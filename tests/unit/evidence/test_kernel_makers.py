@@ -70,6 +70,8 @@ def names(kernel: str) -> list[str]:
         ("void cutlass::device_kernel<torchao::enable_3x_kernel_for_sm90_or_later<cutlass::X> >(int)", ["torchao"]),
         ("void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm10<cutlass::X> >(int)", ["PyTorch"]),
         ("scatter", []),
+        ("_ZN12_GLOBAL__N_114_undiff_kernelEi", []),  # cuML's: Triton's names are never mangled
+        ("_undiff_kernel(int)", []),
         ("", []),
         ("nvjet", []),
     ],
