@@ -37,7 +37,7 @@ from vdbg_env_lines.compilers import installed_release
 from vdbg_env_lines.onto import OntoRequest, build_onto, onto_json, onto_text
 from vdbg_env_lines.remote import open_target
 from vdbg_env_lines.result import Written, lines_json, lines_text
-from vdbg_env_lines.sources import LocalUnitBuilds
+from vdbg_env_lines.sources import FETCHED, LocalUnitBuilds
 from vdbg_env_lines.stock import Wanted, wanted_by_core
 from vdbg_env_lines.stores import Shelf, carry
 from vdbg_env_lines.swap import DockerSwaps
@@ -66,6 +66,10 @@ class LinesBuildFlags:
         "--external", default=(), metavar="VARIABLE=DIR",
         help="Source tree for a CMake variable, such as VLLM_CUTLASS_SRC_DIR=~/cutlass; repeatable.",
     )  # fmt: skip
+    source: Path | None = flag(
+        path={"exists": True, "file_okay": False}, metavar="DIR",
+        help="Use this source tree, the folder with its CMakeLists.txt, instead of the source distribution.",
+    )  # fmt: skip
     compiler_release: str | None = flag(
         metavar="13.0.88", help="The compiler release, if the wheel's cubins do not record it."
     )
@@ -88,8 +92,19 @@ class LinesBuildFlags:
 @click.command(
     "build",
     cls=Sectioned,
-    everyday={"kernels", "core", "extensions", "archs", "everything", "externals", "toolkit", "output", "as_json"},
-)
+    everyday={
+        "kernels",
+        "core",
+        "extensions",
+        "archs",
+        "everything",
+        "externals",
+        "source",
+        "toolkit",
+        "output",
+        "as_json",
+    },
+)  # fmt: skip
 @click.argument("requirement", metavar="PROJECT==VERSION|WHEEL")
 @takes(flags=LinesBuildFlags)
 def build_command(requirement: str, flags: LinesBuildFlags) -> int:
@@ -106,6 +121,7 @@ def build_command(requirement: str, flags: LinesBuildFlags) -> int:
       vdbg-env lines build vllm==0.33.0 --core core.nvcudmp
       vdbg-env lines build vllm==0.33.0 --kernel moe_align_block_size_kernel
       vdbg-env lines build vllm==0.33.0 --extension _C_stable_libtorch --arch 9.0
+      vdbg-env lines build ./mine-1.0-cp311-cp311-linux_x86_64.whl --source ~/mine --core core.nvcudmp
     """
     request = LinesRequest(
         requirement=requirement,
@@ -115,7 +131,7 @@ def build_command(requirement: str, flags: LinesBuildFlags) -> int:
         jobs=flags.jobs or os.cpu_count() or 1,
     )
     with build_display(quiet=flags.quiet, verbose=flags.verbose) as display:
-        builds = LocalUnitBuilds(display.tell, flags.work, flags.toolkit)
+        builds = LocalUnitBuilds(display.tell, flags.work, flags.toolkit, flags.source)
         result = build_lines(request, builds=builds, binaries=Targets())
     if flags.cubins:
         _write_cubins(result, flags.cubins)
@@ -281,7 +297,8 @@ def _local_tree(text: str, flag: str) -> tuple[str, str]:
     name, equals, folder = text.partition("=")
     variable = _VARIABLES.get(name, name)
     path = Path(folder).expanduser()
-    if not equals or not variable.endswith("_SRC_DIR") or not path.is_dir():
+    takes_tree = variable.endswith("_SRC_DIR") or variable.startswith(FETCHED)
+    if not equals or not takes_tree or not path.is_dir():
         raise BadInput(
             f"{flag} {text}: not VARIABLE=DIR of a folder that exists",
             next_step=f"{flag} VLLM_CUTLASS_SRC_DIR=~/cutlass, the variable that vLLM's CMake reads",

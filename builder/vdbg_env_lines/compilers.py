@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -275,6 +276,28 @@ class Toolkit:
         if len(files) != 1:
             raise EngineFailed(f"pip fetched {len(files)} files for {requirement}, one was expected")
         return files[0]
+
+    def ask_for_sources(self, requirement: str) -> tuple[str, ...]:
+        """Return what pip says when it is asked for the source distribution of one release, and for nothing else.
+
+        A hash that no file has makes pip stop before it would run the distribution's own code for its metadata.
+        """
+        mine = self._kept.home / "tools" / "bin" / "python"
+        if not (self._kept.home / "tools" / _MARK).exists():
+            mine = Path(sys.executable) if find_spec("pip") else self.tools() / "bin" / "python"
+        with tempfile.TemporaryDirectory() as folder:
+            asked = Path(folder, "requirements.txt")
+            asked.write_text(f"{requirement} --hash=sha256:{'0' * 64}\n")
+            ran = self._programs.run(
+                [
+                    str(mine), "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--no-deps",
+                    "--ignore-requires-python", "--no-binary", ":all:", "--require-hashes", "--dest", folder,
+                    "--requirement", str(asked),
+                ],
+                key="index",
+                env={**self.environment(), "PIP_CONSTRAINT": os.devnull},
+            )  # fmt: skip
+        return ran.tail
 
     def environment(self, compiler: Path | None = None) -> dict[str, str]:
         """Return the environment to run build programs in: the tools first, then the compiler, then the system."""

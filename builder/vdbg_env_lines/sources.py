@@ -103,30 +103,63 @@ _TORCH: Final = re.compile(r"torch==([\w.+]+)$")
 class Sources:
     """Configured trees below one home, one for each wheel, compiler, list of architectures and set of externals."""
 
-    def __init__(self, kept: Kept, toolkit: Toolkit, programs: Programs) -> None:
+    def __init__(self, kept: Kept, toolkit: Toolkit, programs: Programs, source: Path | None = None) -> None:
         self._kept = kept
         self._toolkit = toolkit
         self._programs = programs
+        self._source = source
+        self._asked: set[Release] = set()
+
+    def require(self, release: Release) -> None:
+        """Ask the package index whether it has the sources of a release, before anything large is fetched for them.
+
+        Raises BadInput where it answers that it has none. Where it does not answer, what needs it says so.
+        """
+        if self._source or release in self._asked or self._is_fetched(release):
+            return
+        self._asked.add(release)
+        requirement = f"{release.project}=={release.version}"
+        with self._kept.step("index", f"Sources of {requirement} on the package index"):
+            said = self._toolkit.ask_for_sources(requirement)
+        found = next(filter(None, map(_OFFERED.search, said)), None)
+        if found is None or any(map(_NO_ANSWER.search, said)):
+            return
+        versions = offered(said)
+        if not versions:
+            raise no_sources(requirement)
+        raise BadInput(
+            f"the package index has no source distribution of {requirement}",
+            details=(f"it has those of: {', '.join(versions[-8:])}",),
+            next_step=f"vdbg-env lines build {release.project}=={versions[-1]}, or --source DIR with the sources",
+        )
 
     def configure(self, request: TreeRequest) -> ConfiguredTree:
         """See `UnitBuilds.configure`."""
+        self.require(request.release)
+        if self._source:
+            require_cmake(cmake_files(self._source), str(self._source))
         self._toolkit.tools()
-        compiler = self._toolkit.compiler(request.compiler)
         torch = self._torch(request)
-        archive = self._archive(request, torch)
-        projects = _projects(archive)
+        sources = self._source or self._archive(request, torch)
+        texts = cmake_files(sources)
+        require_cmake(texts, f"the sources of {request.release.project}")
+        compiler = self._toolkit.compiler(request.compiler)
+        projects = pinned_projects(texts[name] for name in sorted(texts))
         externals = {**self._own_cutlass(projects, request), **request.externals}
         release = request.release
         made_of = [request.compiler, request.arch_list, sorted(externals.items())]
-        told = json.dumps([*made_of, str(compiler)] if self._toolkit.installed else made_of)
+        made_of += [str(compiler)] if self._toolkit.installed else []
+        made_of += [fingerprint_of(self._source)] if self._source else []
+        told = json.dumps(made_of)
         name = f"{release.project}-{release.version}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
         title = f"Sources of {release.project} {release.version}, configured for {request.arch_list}"
         folder = self._kept.folder(
-            name, title, lambda made: self._make_tree(made, archive, request, compiler, torch, externals)
+            name, title, lambda made: self._make_tree(made, sources, request, compiler, torch, externals)
         )
         units = read_compile_commands((folder / "build" / "compile_commands.json").read_text())
         headers, shown = _headers_used(projects, externals)
         notes = tuple(f"headers of {found.project} {found.used}, pinned is {found.wanted}" for found in headers)
+        notes += (f"sources of {self._source}, given by --source",) if self._source else ()
         shown |= {folder / "src": "", folder / "build": "build/", self._kept.home: ""} | ({torch: ""} if torch else {})
         return ConfiguredTree(
             folder=str(folder), compiler=str(compiler), units=units, notes=notes, projects=projects, headers=headers,
@@ -207,26 +240,31 @@ class Sources:
             found.rename(folder / "source.tar.gz")
             downloads.rmdir()
 
-        name = f"source-{release.project}-{release.version}"
+        name = _source_folder(release)
         return self._kept.folder(name, f"Source distribution of {requirement}", make) / "source.tar.gz"
 
+    def _is_fetched(self, release: Release) -> bool:
+        return (self._kept.home / _source_folder(release) / "source.tar.gz").exists()
+
     def _make_tree(
-        self, folder: Path, archive: Path, request: TreeRequest, compiler: Path, torch: Path | None,
+        self, folder: Path, sources: Path, request: TreeRequest, compiler: Path, torch: Path | None,
         externals: Mapping[str, str],
     ) -> None:  # fmt: skip
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder / "unpacked", filter="data")
-        (top,) = (folder / "unpacked").iterdir()
-        top.rename(folder / "src")
         source = folder / "src"
+        if sources.is_dir():
+            shutil.copytree(sources, source, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+        else:
+            with tarfile.open(sources) as packed:
+                packed.extractall(folder / "unpacked", filter="data")
+            (top,) = (folder / "unpacked").iterdir()
+            top.rename(source)
         lists = source / "CMakeLists.txt"
-        if not lists.exists():
-            raise BadInput(f"the sources of {request.release.project} are not built with CMake")
         lists.write_text(_without_other_projects(lists.read_text(), source, externals))
         python = self._kept.home / "tools" / "bin" / "python"
         env = self._toolkit.environment(compiler) | {
             "TORCH_CUDA_ARCH_LIST": request.arch_list, **externals, **_python_path(torch)
         }  # fmt: skip
+        fetched = (f"-D{name}={tree}" for name, tree in externals.items() if name.startswith(FETCHED))
         self._programs.require(
             [
                 "cmake", "-G", "Ninja", "-S", str(source), "-B", str(folder / "build"),
@@ -234,7 +272,7 @@ class Sources:
                 f"-DFETCHCONTENT_BASE_DIR={folder / 'externals'}", "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
                 f"-DCUDA_TOOLKIT_ROOT_DIR={compiler}", f"-DCMAKE_CUDA_COMPILER={compiler / 'bin' / 'nvcc'}",
                 "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
-                f"-DCMAKE_CUDA_ARCHITECTURES={request.arch_list.replace('.', '').replace(' ', ';')}",
+                f"-DCMAKE_CUDA_ARCHITECTURES={request.arch_list.replace('.', '').replace(' ', ';')}", *fetched,
             ],
             key=folder.name,
             env=env,
@@ -250,24 +288,61 @@ def offered(said: Sequence[str]) -> list[str]:
 
 
 def no_sources(requirement: str) -> BadInput:
-    """Return the error for a package that is published as wheels only."""
+    """Return the error for a package that is published as wheels only: of closed code there is nothing to build."""
+    project = requirement.partition("==")[0].lower()
+    if project.startswith(_CLOSED):
+        return BadInput(
+            f"{requirement} has no sources: its code is closed, so nothing gives its kernels lines",
+            next_step="vdbg-env core --parameters FILE shows the arguments of the launch instead",
+        )
     return BadInput(
         f"{requirement} has no source distribution on the package index, so its kernels cannot be compiled again",
         cause="torch, NVIDIA's libraries and others publish wheels only",
-        next_step="a build of its repository with -lineinfo, and vdbg-env lines pack BUILD, gives its lines",
+        next_step="clone its repository: --source DIR takes the folder with its CMakeLists.txt; or build it with "
+        f"-lineinfo, and vdbg-env lines pack BUILD -o {project}.lines",
     )
 
 
-def _projects(archive: Path) -> tuple[OtherProject, ...]:
-    """Return the other projects that the CMake files of a source distribution pin."""
+def require_cmake(texts: Mapping[str, str], what: str) -> None:
+    """Refuse sources that CMake does not build, by their CMake files."""
+    if "CMakeLists.txt" not in texts:
+        raise BadInput(
+            f"{what}: no CMakeLists.txt, so how its kernels are compiled is not known here",
+            cause="it is built by a setup.py, or its CMakeLists.txt is in another folder: --source DIR/FOLDER",
+            next_step="NVCC_PREPEND_FLAGS=-lineinfo pip install . there, and vdbg-env lines pack what that made",
+        )
+
+
+def cmake_files(sources: Path) -> dict[str, str]:
+    """Return the texts of a source tree's CMake files that name other projects; it may be packed."""
+    if sources.is_dir():
+        named = [sources / "CMakeLists.txt", *sources.glob("cmake/external_projects/*.cmake")]
+        files = {str(path.relative_to(sources)): path for path in named if path.is_file()}
+        return {name: path.read_text(errors="replace") for name, path in files.items()}
     texts: dict[str, str] = {}
-    with tarfile.open(archive) as packed:
+    with tarfile.open(sources) as packed:
         for member in packed:
             inside = member.name.partition("/")[2]
             if inside == "CMakeLists.txt" or _PROJECT_FILE.fullmatch(inside):
                 file = packed.extractfile(member)
                 texts[inside] = file.read().decode(errors="replace") if file else ""
-    return pinned_projects(texts[name] for name in sorted(texts))
+    return texts
+
+
+def fingerprint_of(tree: Path) -> str:
+    """Return what tells a source tree from another one, and from itself after a change: names, sizes and times."""
+    found = hashlib.sha256(str(tree).encode())
+    for folder, folders, files in os.walk(tree):
+        folders[:] = sorted(set(folders) - set(_NOT_COPIED))
+        for name in sorted(files):
+            path = Path(folder, name)
+            about = path.lstat()
+            found.update(f"{path}\0{about.st_size}\0{about.st_mtime_ns}\0".encode(errors="surrogateescape"))
+    return found.hexdigest()
+
+
+def _source_folder(release: Release) -> str:
+    return f"source-{release.project}-{release.version}"
 
 
 def _headers_used(
@@ -360,7 +435,15 @@ def _words(tree: Path, unit: Unit, known: dict[Path, tuple[frozenset[str], tuple
     return frozenset(found)
 
 
-# Projects known to publish no sources; those of others are asked for once the wheel was read.
+# Projects known to publish no sources; of others the index is asked.
+_NO_ANSWER: Final = re.compile(r"Retrying \(|Could not fetch URL|[Cc]onnection|[Tt]imed? ?out")
+_CLOSED: Final = (
+    "nvidia-cublas", "nvidia-cudnn", "nvidia-cufft", "nvidia-curand", "nvidia-cusolver", "nvidia-cusparse",
+    "nvidia-npp", "nvidia-nvjpeg", "tensorrt-cu", "tensorrt-libs", "flashinfer-cubin",
+)  # fmt: skip
+FETCHED: Final = "FETCHCONTENT_SOURCE_DIR_"
+"""How the variables of CMake begin that take a local tree in place of what FetchContent would clone."""
+_NOT_COPIED: Final = (".git", "build", "__pycache__")
 _OFFERED: Final = re.compile(r"Could not find a version that satisfies .*\(from versions: ([^()]+)\)")
 _WHEELS_ONLY: Final = re.compile(r"(torch|torchvision|torchaudio|triton|nvidia-.*)$")
 _PINNED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)$")
@@ -369,29 +452,36 @@ _PINNED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)$")
 class LocalUnitBuilds:
     """`UnitBuilds` with the programs of this machine.
 
-    `work` is where everything is kept, `installed` a CUDA toolkit to use instead of packages.
+    `work` is where everything is kept, `installed` a CUDA toolkit to use instead of packages, `source` a source tree
+    to use instead of source distributions.
     """
 
-    def __init__(self, tell: Tell, work: Path | None = None, installed: Path | None = None) -> None:
+    def __init__(
+        self, tell: Tell, work: Path | None = None, installed: Path | None = None, source: Path | None = None
+    ) -> None:
         home = work or Path(platformdirs.user_cache_dir("vdbg-env")) / "units"
         self._kept = Kept(home.absolute(), tell)
         self._programs = Programs(tell)
         self._toolkit = Toolkit(self._kept, self._programs, installed and installed.absolute())
-        self._sources = Sources(self._kept, self._toolkit, self._programs)
+        self._sources = Sources(self._kept, self._toolkit, self._programs, source and source.absolute())
+        self._local = source is not None
         self._compiler = Compiler(self._kept, self._toolkit, self._programs)
 
     def wheel(self, requirement: str) -> StockWheel:
         """See `UnitBuilds.wheel`."""
         if requirement.endswith(".whl"):
-            return _read(Path(requirement))
+            read = _read(Path(requirement))
+            self._sources.require(read.release)
+            return read
         found = _PINNED.match(requirement)
         if not found:
             raise BadInput(
                 f"{requirement!r} does not name one release",
                 next_step="vdbg-env lines build vllm==0.33.0, or the path of a .whl file",
             )
-        if _WHEELS_ONLY.match(found[1].lower().replace("_", "-")):
-            raise no_sources(requirement)  # before a gigabyte is fetched for nothing
+        if not self._local and _WHEELS_ONLY.match(found[1].lower().replace("_", "-")):
+            raise no_sources(requirement)  # without asking the index
+        self._sources.require(Release(project=found[1], version=found[2], requires=()))
         self._toolkit.tools()
 
         def fetch(folder: Path) -> None:

@@ -19,6 +19,7 @@ from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import nearest
 from vdbg_env.common.errors import BadInput, quoted
 from vdbg_env.crash.files import BinaryFile, CoreFiles
+from vdbg_env.evidence.kernel_makers import kernel_makers
 from vdbg_env_lines.units import cubin_for, parse_arch
 
 _SECTION = ".nv_fatbin"
@@ -384,7 +385,7 @@ def _not_found(libraries: Sequence[StockLibrary], wanted: Wanted) -> BadInput:
     return BadInput(
         f"no library of the wheel has a kernel {name!r}{f'; did you mean {close}?' if close else ''}",
         cause="it is compiled at run time (Triton, FlashInfer, DeepGEMM), or is of another package (torch, NCCL)",
-        next_step="vdbg-env core FILE says whether the kernel has lines, and its library where that is known",
+        next_step=kernel_makers().by_name(name).elsewhere(name),
     )
 
 

@@ -17,7 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "record": {"runbook", "evidence", "common"},
     "supervisor": {"record.redactor", "common.files", "common.patterns"},
     "crash": {"supervisor.proc", "record", "evidence", "common"},
-    "lines": {"crash", "image", "common"},
+    "lines": {"crash", "evidence", "image", "common"},
     "report": {"lines", "crash", "record", "runbook", "evidence", "image", "common"},
     "engine": {"crash", "supervisor.proc", "record", "image", "common"},
     "build": {

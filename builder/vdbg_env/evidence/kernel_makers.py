@@ -115,6 +115,15 @@ class KernelOrigin:
             return ()  # it is set where the program starts: `to_lines` says what
         return (find_library(kernel),)
 
+    def elsewhere(self, kernel: str) -> str:
+        """Return what leads on where a wheel does not have a kernel: its maker's way to lines, else its library."""
+        maker = self.maker
+        if maker is None or self.others or maker.lines == "wheel":
+            return f"find which library has it, where it ran: {find_library(kernel)}"
+        if maker.lines == "never":
+            return f"it is {maker.name}'s, by its name, whose code is closed: vdbg-env core --parameters FILE"
+        return f"it is {'likely ' if self.likely else ''}{maker.name}'s, by its name; for lines: {maker.remedy}"
+
     @property
     def text(self) -> str:
         """What `core` shows: the makers that are possible, and by what that is known."""

@@ -24,6 +24,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.common.files import opened
 from vdbg_env.crash.files import BinaryFile, BinarySource
 from vdbg_env.crash.line_packs import SUFFIX, LineStore, PackFile
+from vdbg_env.evidence.kernel_makers import KernelOrigin, kernel_makers
 from vdbg_env.image.plan import LABEL_DIGEST
 
 
@@ -186,9 +187,20 @@ def _nothing(packed: Sequence[Provenance], problems: Sequence[str]) -> BadInput:
     return BadInput(
         f"none of {sum(binary.functions for binary in packed):,} functions has line info",
         cause="a release wheel: it is built without -lineinfo",
-        next_step="vdbg-env lines build vllm==VERSION compiles its sources again with lines",
+        next_step=_with_lines(packed),
         details=tuple(problems),
     )
+
+
+def _with_lines(packed: Sequence[Provenance]) -> str:
+    """Return what gives lines to binaries without any, by the library that the first of them is in."""
+    makers = kernel_makers()
+    maker = makers.by_library(packed[0].binary, KernelOrigin()).maker
+    if maker and maker.lines == "never":
+        return f"it is {maker.name}'s, whose code is closed: vdbg-env core --parameters FILE shows what it was given"
+    if maker and maker.lines == "wheel":
+        return f"vdbg-env lines build {maker.project}==VERSION --core FILE compiles its sources again with lines"
+    return "build it with NVCC_PREPEND_FLAGS=-lineinfo in an empty build folder, and pack what that makes"
 
 
 def merged(stores: Iterable[LineStore]) -> tuple[bytes, PackSummary]:

@@ -57,6 +57,7 @@ def test_a_release_that_the_index_does_not_have_is_bad_input(
     def refuse(*_words: object, **_more: object) -> Path:
         raise EngineFailed("fetching vllm==9.99.0 failed with exit status 1", details=(said,))
 
+    monkeypatch.setattr(Toolkit, "ask_for_sources", lambda _toolkit, _requirement: ())
     monkeypatch.setattr(Toolkit, "tools", lambda _: tmp_path)
     monkeypatch.setattr(Toolkit, "download", refuse)
     with pytest.raises(error) as failed:
