@@ -68,7 +68,14 @@ def core_command(
     packs = _packs(line_packs)
     maps = _maps(memory) if memory else None
     read = read_cores(
-        targets, sources, packs, registers=registers, parameters=parameters, maps=maps, side_by_side=True
+        targets,
+        sources,
+        packs,
+        packs_named=line_packs,
+        registers=registers,
+        parameters=parameters,
+        maps=maps,
+        side_by_side=True,
     )
     for path, error in read.problems:
         console.note(f"{path}: not read: {error.what}")

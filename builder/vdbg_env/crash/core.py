@@ -30,7 +30,7 @@ from gpucore.elf import Buffer
 from gpucore.errors import GpucoreError, UnreadableBinary
 from gpucore.mangling import demangle, short_name
 from vdbg_env.common.console import counted, json_text, printable, shortened
-from vdbg_env.common.errors import BAD_INPUT, BadInput
+from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted
 from vdbg_env.crash.files import CoreFiles, SourceFiles
 from vdbg_env.crash.places import (
     AddressWhy,
@@ -90,12 +90,13 @@ class Core(DecodedCore):
     """A dump that was read, and why the address of each of its faults was bad, where that could be explained.
 
     Without a fault `waits` has what the first groups of warps wait for that run in a loop. `origins` has the makers of
-    the kernels that are shown, by their mangled names.
+    the kernels that are shown, by their mangled names. `packs_named` are the line packs that the user named.
     """
 
     addresses: tuple[AddressWhy | None, ...] = ()
     waits: tuple[AddressWhy | None, ...] = ()
     origins: Mapping[str, KernelOrigin] = field(default_factory=dict)
+    packs_named: tuple[str, ...] = ()
 
     def origin(self, kernel: str) -> KernelOrigin:
         """Return who may have compiled a kernel, by its mangled name."""
@@ -116,12 +117,15 @@ def read_cores(
     source_text: SourceFiles,
     packs: Callable[[], PackedLines] | None = None,
     *,
+    packs_named: Sequence[str] = (),
     registers: bool = False,
     parameters: bool = False,
     maps: Sequence[MemoryMap] | None = None,
     side_by_side: bool = False,
 ) -> CoresRead:
     """Read every dump that is named, or is in a folder; `packs` opens the lines of code that was built without.
+
+    `packs_named` are those that the user named: what to type next is not to make them once more.
 
     `maps` say which tensor is at which address; without any, those next to each core are taken. `side_by_side` reads
     many dumps in several processes, which a program of one thread may have.
@@ -139,7 +143,7 @@ def read_cores(
                     lines=lines,
                 )  # fmt: skip
                 read = explained(decoded, core.data, source_text.text, core=path, maps=maps)
-                read = replace(read, origins=_origins(read))
+                read = replace(read, origins=_origins(read), packs_named=tuple(packs_named))
         except BAD_INPUT as error:
             return error
         if lines and any(location and not location.chain for location in _locations(read)):
@@ -401,6 +405,9 @@ def next_commands(reading: Core) -> tuple[str, ...]:
     if kernel is None:
         return ()
     commands = reading.origin(kernel).next_commands(kernel, reading.file)
+    if reading.packs_named and any(" lines pack " in command for command in commands):
+        # The pack is of another build: it says of which release, and by which compiler.
+        return tuple(f"vdbg-env lines show {quoted(pack)}" for pack in reading.packs_named)
     shown = any(launch.parameters for launch in reading.launches)
     return tuple(command for command in commands if not (shown and " --parameters " in command))
 

@@ -427,6 +427,22 @@ def test_a_kernel_without_lines_names_its_makers_and_what_gives_them(
     assert fault["makers"]["names"] == [] or fault["makers"]["names"][0] in library
 
 
+def test_a_pack_of_another_build_is_looked_into_and_not_made_once_more() -> None:
+    kernel = "_ZN6sglang1fEi"
+    device = DeviceSpec(
+        modules=[ModuleSpec(cubin=cubin(kernel))],
+        launches=[LaunchSpec(kernel=kernel)],
+        blocks=[BlockSpec(warps=[WarpSpec(offset=0x20, error_offset=0x20, exception=14)])],
+        registers=False,
+    )
+    Path("core.nvcudmp").write_bytes(build_core(CoreSpec(devices=[device])))
+    packed = vdbg_env("lines", "pack", str(SOURCES / "inline_chain_sm90.cubin"), "-o", "other.lines")
+    assert packed.status == 0, packed.stderr
+    assert "  try: vdbg-env lines pack BUILD -o sgl-kernel.lines\n" in vdbg_env("core", "core.nvcudmp").stdout
+    printed = vdbg_env("core", "--lines", "other.lines", "core.nvcudmp").stdout
+    assert [line for line in printed.splitlines() if "try:" in line] == ["  try: vdbg-env lines show other.lines"]
+
+
 def test_the_step_to_the_arguments_is_not_said_where_they_are_shown() -> None:
     device = DeviceSpec(
         modules=[ModuleSpec(cubin=cubin("nvjet_hsh_128x256"))],
