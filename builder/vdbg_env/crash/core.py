@@ -233,7 +233,7 @@ def _lacks_arguments(read: DecodedCore, sections: CoreSections) -> bool:
 
 
 def _origins(read: DecodedCore) -> dict[str, KernelOrigin]:
-    """Return the makers of the kernels at the places that count: by their names, and by the kernels beside them."""
+    """Return the makers of the kernels at the places that count: by their names, and by other kernels of the core."""
     makers = kernel_makers()
     places: Sequence[Fault | WarpGroup] = read.faults or read.warp_groups
     found: dict[str, KernelOrigin] = {}

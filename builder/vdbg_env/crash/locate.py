@@ -144,7 +144,8 @@ def locate(
 class _Cubin:
     """A cubin in a file, or the relocated image of one in a core.
 
-    `names` reads its names alone where that is cheap; `stored` are the bytes that `data` expands.
+    `names` reads its names alone where that is cheap; `stored` are the bytes that `data` expands. `in_core` says that
+    the file is a dump, whose path says nothing about the library.
     """
 
     file: str
@@ -153,6 +154,7 @@ class _Cubin:
     data: Callable[[], Buffer]
     names: Callable[[], CubinNames | None] = lambda: None
     stored: Buffer = b""
+    in_core: bool = False
 
     @property
     def key(self) -> tuple[str, str, str, int, int]:
@@ -340,11 +342,12 @@ def _to_lines(location: Location, cubin: _Cubin, code: CodeMap) -> str:
     kernel = next((place.name for place in (location.kernel, location.function) if place), "")
     makers = kernel_makers()
     origin = makers.by_name(kernel)
-    origin = makers.by_neighbours(makers.by_library(cubin.file, origin), [k.name for k in code.kernels])
+    origin = origin if cubin.in_core else makers.by_library(cubin.file, origin)
+    origin = makers.by_neighbours(origin, [k.name for k in code.kernels])
     maker = origin.maker
     pack = "a line pack of the same code has it (--lines PACK)"
     if origin.closed:
-        return f", and none is to be had: its code is closed ({', '.join(m.name for m in origin.makers)})"
+        return f", and there is none: its code is closed ({', '.join(m.name for m in origin.makers)})"
     if maker is None:
         return f": {pack}; of a build with -lineinfo, vdbg-env lines pack BUILD -o NAME.lines makes one"
     whose = f": it is {'likely ' if origin.likely else ''}{maker.name}'s, by {origin.decided}; "
@@ -441,7 +444,8 @@ def _of_core(file: str, data: Buffer) -> Iterator[_Cubin]:
     modules = [(device.sm_type, module) for device in core.devices for module in device.modules]
     for target, module in [*modules, *(("", module) for module in core.stray_modules)]:
         if module.code:
-            yield _Cubin(file=file, name="", target=target, data=partial(getattr, module.code.elf, "data"))
+            image = partial(getattr, module.code.elf, "data")
+            yield _Cubin(file=file, name="", target=target, data=image, in_core=True)
 
 
 def locate_text(report: LocateReport) -> str:

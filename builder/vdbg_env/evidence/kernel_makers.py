@@ -1,4 +1,4 @@
-"""Say which projects compile a kernel: by its own name, by the kernels beside it, or by the library that it is in.
+"""Say which projects compile a kernel: by its own name, by the kernels of the same module, or by the library that it is in.
 
 A name that several projects compile names them all, and one that no table has is not known. Template arguments and
 parameters say nothing: `c10::Half` is an argument of half of all kernels. The one exception are CUTLASS's launchers,
@@ -75,7 +75,7 @@ class KernelOrigin:
 
     @property
     def closed(self) -> bool:
-        """Whether no sources are to be had, whichever of the makers it is."""
+        """Whether there are no sources, whichever of the makers it is."""
         return bool(self.makers) and not self.others and all(maker.lines == "never" for maker in self.makers)
 
     @property

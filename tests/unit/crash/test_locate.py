@@ -13,6 +13,7 @@ import pytest
 from gpucore.elf import Buffer
 from gpucore.fatbin import Compression, Entry, find_device_code
 from tests.builders.core_builder import illegal_address_core
+from tests.builders.cubin import cubin
 from tests.builders.fatbin import EntrySpec, container, host_library
 from tests.support.command_line import vdbg_env
 from tests.support.cubins import DATA
@@ -182,3 +183,57 @@ def test_what_is_not_found_says_why(argv: list[str], said: str) -> None:
     ran = vdbg_env("locate", *argv)
     assert ran.status == 2
     assert said in ran.stderr
+
+
+def note_on(library: str, kernel: str, *beside: str) -> str:
+    """Return what `locate` says about the lines of a kernel in a library that is at a path."""
+    path = Path(library)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(cubin(kernel, *beside))
+    printed = vdbg_env("locate", kernel, library).stdout
+    return next(line for line in printed.splitlines() if line.startswith("note: "))
+
+
+@pytest.mark.parametrize(
+    ("library", "kernel", "beside", "says"),
+    [
+        ("x/site-packages/vllm/_C.so", "scatter", "", "it is vLLM's, by its library; vdbg-env lines build vllm==0.33.0"),
+        ("y/vllm/_C.so", "scatter", "", "it is vLLM's, by its library; vdbg-env lines build vllm==VERSION --kernel "),
+        ("x/nvidia/cublas/lib/libcublas.so.13", "scatter", "", ", and there is none: its code is closed (cuBLAS)"),
+        ("x/mine/ops.so", "scatter", "", "of a build with -lineinfo, vdbg-env lines pack BUILD -o NAME.lines"),
+        ("x/mine/ops.so", "nvjet_a", "", ", and there is none: its code is closed (cuBLAS)"),
+        ("x/mine/ops.so", "triton_poi_fused_a", "", "likely Triton's, by the kernel's name; for lines: unset TRITON"),
+        ("x/mine/ops.so", "_ZN6sglang1fEi", "", "a build of sgl-kernel with -lineinfo has them, and vdbg-env lines"),
+        ("x/mine/ops.so", "_ZN3cub1kEv", "_ZN5faiss1kEi", "a line pack of the same code has it"),
+        ("x/mine/ops.so", "_ZN3cub1kEv", "_ZN6sglang1fEi", "it is sgl-kernel's, by other kernels of its module; "),
+    ],
+)  # fmt: skip
+def test_what_gives_lines_is_said_of_the_library(library: str, kernel: str, beside: str, says: str) -> None:
+    Path("x/site-packages/vllm-0.33.0.dist-info").mkdir(parents=True)
+    said = note_on(library, kernel, *([beside] if beside else []))
+    assert says in said
+    assert ("-lineinfo" in said) is not ("closed" in said or "lines build" in said or "Triton" in said)
+
+
+def test_the_folder_of_a_core_says_nothing_of_the_library_of_its_kernels() -> None:
+    Path("site-packages/vllm").mkdir(parents=True)
+    core = Path("site-packages/vllm/core.nvcudmp")
+    core.write_bytes(illegal_address_core(lines=False))
+    printed = vdbg_env("locate", "0x7fffd9001140", str(core)).stdout
+    assert "has no line info" in printed
+    assert "vLLM" not in printed
+
+
+def test_a_name_that_no_library_has_leads_to_the_caches_of_compilers_and_then_to_the_launch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(Path.cwd() / "home"))
+    Path("home").mkdir()
+    ran = vdbg_env("locate", "no_such_kernel", "inline_chain_sm90.cubin")
+    assert "CUDA_LAUNCH_BLOCKING=1" in ran.stderr
+    Path("home/.triton").mkdir()
+    ran = vdbg_env("locate", "no_such_kernel", "inline_chain_sm90.cubin")
+    assert "vdbg-env locate no_such_kernel ~/.triton\n" in ran.stderr
+    Path("home/.triton/k.cubin").write_bytes(cubin("other"))
+    ran = vdbg_env("locate", "no_such_kernel", str(Path("home/.triton").resolve()))
+    assert "CUDA_LAUNCH_BLOCKING=1" in ran.stderr, "the caches were looked into"
