@@ -121,7 +121,7 @@ def build_command(requirement: str, flags: LinesBuildFlags) -> int:
       vdbg-env lines build vllm==0.33.0 --core core.nvcudmp
       vdbg-env lines build vllm==0.33.0 --kernel moe_align_block_size_kernel
       vdbg-env lines build vllm==0.33.0 --extension _C_stable_libtorch --arch 9.0
-      vdbg-env lines build ./mine-1.0-cp311-cp311-linux_x86_64.whl --source ~/mine --core core.nvcudmp
+      vdbg-env lines build mine.whl --source ~/mine --core core.nvcudmp
     """
     request = LinesRequest(
         requirement=requirement,

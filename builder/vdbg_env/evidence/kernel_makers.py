@@ -21,7 +21,7 @@ from vdbg_env.common.errors import quoted
 from vdbg_env.common.resources import SHIPPED_DATA
 
 LinesFrom = Literal["wheel", "sources", "run time", "never"]
-"""How the kernels of a maker get lines: from its released wheel, a build of its own, the run itself, or not at all."""
+"""How the kernels of a maker get lines: from its released wheel, a build with line info, the run itself, or not at all."""
 
 HowDecided = Literal["the kernel's name", "other kernels of its module", "other kernels of this core", "its library"]
 

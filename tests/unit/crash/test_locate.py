@@ -197,7 +197,7 @@ def note_on(library: str, kernel: str, *beside: str) -> str:
 @pytest.mark.parametrize(
     ("library", "kernel", "beside", "says"),
     [
-        ("x/site-packages/vllm/_C.so", "scatter", "", "it is vLLM's, by its library; vdbg-env lines build vllm==0.33.0"),
+        ("x/site-packages/vllm/_C.so", "scatter", "", "vLLM's, by its library; vdbg-env lines build vllm==0.33.0 "),
         ("y/vllm/_C.so", "scatter", "", "it is vLLM's, by its library; vdbg-env lines build vllm==VERSION --kernel "),
         ("x/nvidia/cublas/lib/libcublas.so.13", "scatter", "", ", and there is none: its code is closed (cuBLAS)"),
         ("x/mine/ops.so", "scatter", "", "of a build with -lineinfo, vdbg-env lines pack BUILD -o NAME.lines"),
