@@ -1,4 +1,4 @@
-"""Say which projects compile a kernel: by its own name, by the kernels of the same module, or by the library that it is in.
+"""Say which projects compile a kernel: by its own name, by others of its module, or by its library.
 
 A name that several projects compile names them all, and one that no table has is not known. Template arguments and
 parameters say nothing: `c10::Half` is an argument of half of all kernels. The one exception are CUTLASS's launchers,
@@ -21,7 +21,7 @@ from vdbg_env.common.errors import quoted
 from vdbg_env.common.resources import SHIPPED_DATA
 
 LinesFrom = Literal["wheel", "sources", "run time", "never"]
-"""How the kernels of a maker get lines: from its released wheel, a build with line info, the run itself, or not at all."""
+"""How the kernels of a maker get lines: from its released wheel, a build with lines, the run itself, or not at all."""
 
 HowDecided = Literal["the kernel's name", "other kernels of its module", "other kernels of this core", "its library"]
 
