@@ -330,7 +330,7 @@ def cmake_files(sources: Path) -> dict[str, str]:
 
 
 def fingerprint_of(tree: Path) -> str:
-    """Return what tells a source tree from another one, and from itself after a change: names, sizes and times."""
+    """Return what differs between two source trees, and after a change of one: a hash of names, sizes and times."""
     found = hashlib.sha256(str(tree).encode())
     for folder, folders, files in os.walk(tree):
         folders[:] = sorted(set(folders) - set(_NOT_COPIED))

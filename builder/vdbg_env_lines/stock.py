@@ -150,7 +150,7 @@ def one_compiler(libraries: Sequence[StockLibrary]) -> str:
 
 
 def require_compiler(libraries: Sequence[StockLibrary], asked: str, origin: str) -> None:
-    """Refuse a compiler of another release than the cubins name, or than the version of their PTX stands for."""
+    """Refuse a compiler of another release than the cubins name, or than the version of their PTX means."""
     named = sorted(frozenset().union(*(library.compilers for library in libraries)))
     _, cuda = _cuda(libraries)
     if named:

@@ -406,7 +406,7 @@ def next_commands(reading: Core) -> tuple[str, ...]:
         return ()
     commands = reading.origin(kernel).next_commands(kernel, reading.file)
     if reading.packs_named and any(" lines pack " in command for command in commands):
-        # The pack is of another build: it says of which release, and by which compiler.
+        # The pack is of another build: it has the release and the compiler.
         return tuple(f"vdbg-env lines show {quoted(pack)}" for pack in reading.packs_named)
     shown = any(launch.parameters for launch in reading.launches)
     return tuple(command for command in commands if not (shown and " --parameters " in command))

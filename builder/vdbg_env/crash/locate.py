@@ -360,7 +360,7 @@ def _to_lines(location: Location, cubin: _Cubin, code: CodeMap) -> str:
 
 
 def release_of(library: str, project: str) -> str | None:
-    """Return the release of a project that a library is of: by its wheel, or by the metadata beside it."""
+    """Return the release of a project that a library is of: by its wheel, or by the metadata next to it."""
     wheel = re.search(rf"(?:^|/){re.escape(project)}-([0-9][\w.+!]*)-[^/]*\.whl(?::|$)", library)
     if wheel:
         return wheel[1]

@@ -48,7 +48,7 @@ class Maker:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelOrigin:
-    """The makers that may have compiled a kernel, none where nothing tells; `decided` says by what.
+    """The makers that may have compiled a kernel, none where nothing shows it; `decided` says by what.
 
     `code` is whose code it is where several have copied it, and `others` says that more than those named may have.
     `likely` marks a name that others could give too. `library` is vLLM's, if it is vLLM's. `template` is the library
@@ -130,7 +130,7 @@ class KernelOrigin:
         if not self.makers:
             if self.template:
                 return f"not known: a template of {self.template}, which any project may compile"
-            return "not known by the kernel's name"
+            return "not known from the kernel's name"
         names = [maker.name for maker in self.makers]
         if self.library and "vLLM" in names:
             at = names.index("vLLM")
@@ -180,7 +180,7 @@ class KernelMakers:
         return KernelOrigin(template=next(scopes, None))
 
     def by_library(self, path: str, origin: KernelOrigin) -> KernelOrigin:
-        """Return the origin with the maker of the library that has the kernel, if its path tells that."""
+        """Return the origin with the maker of the library that has the kernel, if its path shows that."""
         whole = f"/{path.replace(':', '/')}"  # a wheel, a colon, and what is in it
         fits = [(len(part), maker) for maker in self.makers.values() for part in maker.files if part in whole]
         if not fits:
@@ -191,7 +191,7 @@ class KernelMakers:
         """Narrow an origin by the names of other kernels: of the same module, else of the whole core.
 
         One module is one compilation, so its makers are the kernel's. That others of a maker's kernels are loaded makes
-        that maker the likely one of several, and no more.
+        that maker the likely one of several only.
         """
         if origin.maker and not origin.others and not origin.likely:
             return origin

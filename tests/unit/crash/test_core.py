@@ -401,7 +401,7 @@ FIND = f"vdbg-env locate {{}} {SITE_PACKAGES}"
         ("triton_poi_fused_add_0", "", "likely Triton, by the kernel's name; for lines: unset TRITON_", None),
         ("nvjet_hsh_128x256", "", "cuBLAS, by the kernel's name; for lines: none: its code is closed; ", ARGUMENTS),
         ("_ZN3cub6KernelIN2at6native1TEEEvT_", "", "not known: a template of CUB, which any project may ", FIND),
-        ("scatter", "_ZN4vllm1fEi", "not known by the kernel's name\n", FIND),
+        ("scatter", "_ZN4vllm1fEi", "not known from the kernel's name\n", FIND),
         ("_ZN6sglang1fEi", "", "sgl-kernel, by the kernel's name; for lines: a build of sgl-kernel with -", PACK),
     ],
 )  # fmt: skip

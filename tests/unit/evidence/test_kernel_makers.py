@@ -126,7 +126,7 @@ def test_a_name_that_several_projects_compile_names_them_all_and_in_words() -> N
     assert kernel_makers().by_name("void cub::F<int>(int)").text == (
         "not known: a template of CUB, which any project may compile"
     )
-    assert kernel_makers().by_name("scatter").text == "not known by the kernel's name"
+    assert kernel_makers().by_name("scatter").text == "not known from the kernel's name"
     assert kernel_makers().by_name("void vllm::f(int)").text == (
         "vLLM's _C or _C_stable_libtorch, by the kernel's name"
     )
