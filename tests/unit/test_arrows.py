@@ -61,7 +61,7 @@ INSIDE: dict[str, tuple[str, ...]] = {
     ),
     "lines": ("packs",),
     "supervisor": (
-        "proc", "process_tree", "control_files", "job", "launch", "streams", "helpers", "sockets", "watch",
+        "proc", "process_tree", "control_files", "job", "launch", "carry_on", "streams", "helpers", "sockets", "watch",
         "loop", "request_driver", "__main__",
     ),
     "engine": (

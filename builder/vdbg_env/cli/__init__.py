@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -137,22 +137,28 @@ class LazyGroup(click.Group):
 @click.pass_context
 def group(context: click.Context, verbose: int) -> None:
     """From a crashed GPU kernel to its source line, and to the reason."""
-    _log(verbose, os.environ.get("VDBG_LOG", ""))
+    _log(verbose, os.environ.get("VDBG_LOG", ""), lenient=context.invoked_subcommand == "guard")
     if context.invoked_subcommand is None:
         from vdbg_env.cli.start import first_contact
 
         click.echo(first_contact())
 
 
-def _log(verbose: int, wanted: str) -> None:
-    """Log to stderr from the level asked for; without -v and VDBG_LOG the logging module is not even imported."""
+def _log(verbose: int, wanted: str, *, lenient: bool) -> None:
+    """Log to stderr from the level asked for; without -v and VDBG_LOG the logging module is not even imported.
+
+    A wrong level in VDBG_LOG is refused, or left out where that is `lenient`.
+    """
     if not verbose and not wanted:
         return
     import logging
 
     level = logging.getLevelNamesMapping().get(wanted.upper()) if wanted else None
     if wanted and level is None:
-        raise click.UsageError(f"VDBG_LOG={wanted} is not a level: debug, info, warning or error")
+        wrong = f"VDBG_LOG={wanted} is not a level: debug, info, warning or error"
+        if not lenient:
+            raise click.UsageError(wrong)
+        console.note(f"guard: {wrong}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(name)s: %(message)s", datefmt="%H:%M:%S"))
     logger = logging.getLogger("vdbg_env")
@@ -160,8 +166,11 @@ def _log(verbose: int, wanted: str) -> None:
     logger.setLevel((logging.INFO, logging.DEBUG)[min(verbose, 2) - 1] if verbose else level or logging.INFO)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; the only place that turns errors into one."""
+def main(argv: Sequence[str] | None = None, *, instead: Callable[[Exception], int] | None = None) -> int:
+    """Run the command line and return its exit status; the only place that turns errors into one.
+
+    `instead` is what is done where `guard` could not start its command, which no mistake of the user kept from it.
+    """
     signal.signal(signal.SIGTERM, _terminated)
     atexit.register(gc.freeze)  # or Python would look through all objects once more before it ends
     _open_closed_streams()
@@ -170,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if "--bisect" in itertools.takewhile(lambda word: word != "--", words):
         return _for_git_bisect(words)
-    return _status(words)
+    return _status(words, instead=instead)
 
 
 def _for_git_bisect(argv: Sequence[str]) -> int:
@@ -188,10 +197,10 @@ def _for_git_bisect(argv: Sequence[str]) -> int:
     return status
 
 
-def _status(argv: Sequence[str], *, failed: int = 0) -> int:
+def _status(argv: Sequence[str], *, failed: int = 0, instead: Callable[[Exception], int] | None = None) -> int:
     """Run a command and return its exit status; that of an error is at least `failed`."""
     try:
-        status = group.main(args=list(argv), obj=tuple(argv), prog_name="vdbg-env", standalone_mode=False)
+        status = _answer(argv, instead)
         sys.stdout.flush()
     except ANY_ERROR as error:
         console.show_error(error)
@@ -224,6 +233,17 @@ def _status(argv: Sequence[str], *, failed: int = 0) -> int:
         _drop_output()
         return max(1, failed)
     return status if isinstance(status, int) else 0
+
+
+def _answer(argv: Sequence[str], instead: Callable[[Exception], int] | None) -> object:
+    try:
+        return group.main(args=list(argv), obj=tuple(argv), prog_name="vdbg-env", standalone_mode=False)
+    except (click.ClickException, click.exceptions.Exit, click.Abort, BadInput, Interrupted):
+        raise  # typed so
+    except Exception as error:
+        if instead is None:
+            raise
+        return instead(error)
 
 
 def _open_closed_streams() -> None:

@@ -40,7 +40,7 @@ from vdbg_env.build.builder import (
 from vdbg_env.common import console
 from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BadInput, quoted
-from vdbg_env.common.flags import Sectioned, flag, given_except, given_options, named_values, takes
+from vdbg_env.common.flags import Choice, Sectioned, flag, given_except, given_options, named_values, takes
 from vdbg_env.common.plug_ins import COMMANDS, plug_in
 from vdbg_env.image.plan import BuildPlan, build_args, dockerfile, parallelism
 from vdbg_env.image.profile import BuildRequest, Dialect, Site, parse_reference
@@ -57,7 +57,7 @@ _RESULT = "The result"
 _SECTIONS = (_ONTO, "Network, indexes and secrets", "With buildx", _RESULT)
 
 
-class _Builders(click.Choice[str]):
+class _Builders(Choice):
     """The builders that `--engine` names; what was one of them once is refused with what took its place."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vdbg_env.common.errors import BadInput
-from vdbg_env.common.flags import Function, with_options
+from vdbg_env.common.flags import Function, PairType, with_options
 
 if TYPE_CHECKING:
     from vdbg_env.record.dump_files import Retention
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Mapping = tuple[str, str]
 
 
-class _PathMap(click.ParamType[Mapping]):
+class _PathMap(PairType):
     """OLD=NEW: the prefix of a path in the line table, and its replacement."""
 
     name = "path map"

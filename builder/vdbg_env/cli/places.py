@@ -12,11 +12,11 @@ from typing import Any, Literal
 import click
 
 from vdbg_env.common import plug_ins
-from vdbg_env.common.flags import flag
+from vdbg_env.common.flags import Choice, flag
 from vdbg_env.engine.request import ContainerFlags
 
 
-class _Places(click.Choice[str]):
+class _Places(Choice):
     """The places that `--on` names, and those of plug-ins; one of the past is refused with what took its place."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -23,7 +23,7 @@ from click.core import ParameterSource
 from vdbg_env.cli.places import ALL, CONTAINER, JOB, SECTIONS, SLURM, PlaceFlags
 from vdbg_env.common import console
 from vdbg_env.common.console import duration, json_text, note, printable, shows_colour
-from vdbg_env.common.errors import BadInput
+from vdbg_env.common.errors import BadInput, NotGuarded
 from vdbg_env.common.files import open_file, write_whole
 from vdbg_env.common.flags import Option, Sectioned, refuse, takes, takes_some
 from vdbg_env.engine.request import read_flags
@@ -546,13 +546,31 @@ def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
     if it cannot be started; 1 instead of 0 if its output was lost on a full disk. `vllm serve` returns 0 after many
     crashes: --exit-status-on-crash gives each crash and hang its own status.
     """
+    if not argv and not flags.print_environment:
+        raise click.UsageError("Missing argument '[--] COMMAND...'.")
+    if flags.print_environment:
+        for line in _guard(argv, flags).environment():
+            click.echo(printable(line))
+        return 0
+    try:
+        guarding = _guard(argv, flags)
+        forget_old_runs(runs_home(guarding.variables), flags.keep - 1, flags.keep_size)
+        with guarding.command:
+            return guarding.run()
+    except NotGuarded:
+        raise
+    except Exception as error:  # whatever is wrong with what guards it, the command is to be started
+        raise NotGuarded(getattr(error, "what", "") or f"{type(error).__name__}: {error}") from error
+
+
+def _guard(argv: tuple[str, ...], flags: GuardFlags) -> guard.Guard:
     if flags.termination_log is None and os.access(_TERMINATION_LOG, os.W_OK):
         flags = replace(flags, termination_log=Path(_TERMINATION_LOG))
     command = Guarded(flags)
     variables = {**os.environ, **({RUNS_VARIABLE: str(flags.runs)} if flags.runs else {})}
     home = runs_home(variables)
     view = RunView(interactive=False, listener=lambda _: lambda *_: None, person=lambda _: Nobody())
-    guarding = guard.Guard(
+    return guard.Guard(
         argv=argv,
         variables=variables,
         view=view,
@@ -560,15 +578,6 @@ def guard_command(argv: tuple[str, ...], flags: GuardFlags) -> int:
         say=_Stderr(command),
         room=lambda: core_room(home, flags.disk_floor, whole=flags.core_size == "full"),
     )
-    if flags.print_environment:
-        for line in guarding.environment():
-            click.echo(printable(line))
-        return 0
-    if not argv:
-        raise click.UsageError("Missing argument '[--] COMMAND...'.")
-    forget_old_runs(home, flags.keep - 1, flags.keep_size)
-    with command:
-        return guarding.run()
 
 
 class _Stderr:
@@ -584,7 +593,11 @@ class _Stderr:
         self._begun = self._command.started
         text = "\n" * apart + printable(line) + "\n"
         thread = threading.Thread(target=_written, args=(text.encode(),), daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no room for one
+            _written(text.encode())
+            return
         until = time.monotonic() + _SAY_S
         while thread.is_alive() and time.monotonic() < until - (_SAY_S - _TOLD_S) * self._command.told_to_stop():
             thread.join(0.1)

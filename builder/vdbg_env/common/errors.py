@@ -4,6 +4,7 @@
     ├── BadInput              2  the user's file, flag or value is wrong
     │   └── BadDocument       2  ... at a line and column of a YAML file (`common.yaml_source`)
     ├── HostNotAble           1  this machine lacks what the command needs
+    │   └── NotGuarded        1  ... to start a command under guard: it runs without
     ├── EngineFailed          1  a container engine or launcher failed
     ├── NotProven             3  built, but the proof of line info failed
     ├── OtherLines            4  built, but the lines are of other headers than the code was built with
@@ -75,6 +76,10 @@ def unreadable(path: object, error: OSError) -> BadInput:
 
 class HostNotAble(VdbgError):
     """This machine lacks what the command needs."""
+
+
+class NotGuarded(HostNotAble):
+    """A command that is to be guarded has not been started, and must be all the same."""
 
 
 class EngineFailed(VdbgError):

@@ -7,10 +7,17 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Se
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
+
+# Generic since click 8.2 and 8.4; an environment with vLLM may keep 8.1.
+if TYPE_CHECKING:
+    Choice = click.Choice[str]
+    PairType = click.ParamType[tuple[str, str]]
+else:
+    Choice, PairType = click.Choice, click.ParamType
 
 FLAGS: Final = "flags"
 """The key of a field's metadata under which its options are."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vdbg_env.common.errors import VdbgError, quoted
+from vdbg_env.common.errors import NotGuarded, VdbgError, quoted
 from vdbg_env.common.stop import ToldToStop, stoppable
 from vdbg_env.evidence.finding import Ended, EndedBy, Finding
 from vdbg_env.record.run_directory import GUARD
@@ -22,7 +22,7 @@ from vdbg_env.run.session import FinishedRun, RunView, Session
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict
 from vdbg_env.runbook.workload import recognise
-from vdbg_env.supervisor.job import LEFT
+from vdbg_env.supervisor.job import LEFT, UNWATCHED
 
 GUARDED = "guarded"  # the step of the runbook that runs the command
 TERMINATION_MESSAGE_BYTES = 4096  # what Kubernetes keeps of /dev/termination-log
@@ -173,7 +173,22 @@ class Guard:
         yield f"# {words or f'GPU cores: {size}, and there is room for them'}"
 
     def run(self) -> int:
-        """Run the command to its end and return its exit status; `command` must be entered."""
+        """Run the command to its end and return its exit status; `command` must be entered.
+
+        Raises NotGuarded where the command has not been started. Once it has, no fault of this program ends it.
+        """
+        try:
+            return self._run()
+        except Exception as error:  # a command in production does not go down with its guard
+            _LOG.info("the run of the guarded command failed", exc_info=True)
+            what = str(error) or type(error).__name__
+            if not self.command.started:
+                raise NotGuarded(f"no record can be made: {what} (--runs)") from error
+            status = self._status(self.command.wait(), None)
+            self.say(f"vdbg-env guard: the end of the command could not be explained: {what}")
+            return status
+
+    def _run(self) -> int:
         command = self.command
         flags = command.settings
         size, words = fitting(flags.core_size, recognise(self.argv).ranks, self.room())
@@ -181,22 +196,15 @@ class Guard:
             self.say(f"vdbg-env guard: {words}")
         inputs = {"core_size": size}
         run = RunbookRequest(runbook=GUARD, argv=self.argv, inputs=inputs, batch=True, at_once=True)
-        try:
-            done = self._session(run).run(self.view)
-        except Exception as error:  # a command in production does not go down with its guard
-            _LOG.info("the run of the guarded command failed", exc_info=True)
-            if not command.started:
-                self.say(f"vdbg-env guard: no record can be made, the command runs without its guard: {error} (--runs)")
-                command.become(self.argv)
-            status = self._status(command.wait(), None)
-            self.say(f"vdbg-env guard: the end of the command could not be explained: {error}")
-            return status
+        done = self._session(run).run(self.view)
         ended = ended_of(done.report)
         if ended is None:  # told to stop before that was recorded
             if not command.started:
                 return 1
             ended = command.wait()
         status = self._status(ended, outcome_of(done.report))
+        for note in _notes(done, UNWATCHED):
+            self.say(f"vdbg-env guard: {note}")
         if lost := command.lost():
             self.say(f"vdbg-env guard: output of the command is lost ({lost})")
             status = status or _OUTPUT_LOST
@@ -209,9 +217,8 @@ class Guard:
                 _LOG.info("the failure could not be announced", exc_info=True)
                 self.say(f"vdbg-env guard: the failure could not be announced: {error}")
         elif ended.by is EndedBy.EXIT:  # without a guard a service that the command started would live on
-            for note in (note for step in done.report.steps for one in step.attempts for note in one.notes):
-                if note.startswith(LEFT):
-                    self.say(f"vdbg-env guard: {note}")
+            for note in _notes(done, LEFT):
+                self.say(f"vdbg-env guard: {note}")
         return status
 
     def _session(self, run: RunbookRequest) -> Session:
@@ -261,6 +268,12 @@ class Guard:
         for problem in problems:
             if problem:
                 self.say(f"vdbg-env guard: {problem}")
+
+
+def _notes(done: FinishedRun, begin: str) -> list[str]:
+    """Return what was noted of the command with this beginning."""
+    attempts = (one for step in done.report.steps for one in step.attempts)
+    return [note for one in attempts for note in one.notes if note.startswith(begin)]
 
 
 def _counted(done: FinishedRun, variables: Mapping[str, str]) -> tuple[FinishedRun, Seen | None]:

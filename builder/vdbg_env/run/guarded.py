@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from gpucore.arming import CoreSize
 from vdbg_env.common import stop
@@ -28,6 +28,7 @@ from vdbg_env.runbook.model import duration_s
 from vdbg_env.runbook.state import OURS, Invocation
 from vdbg_env.runbook.workload import MEMORY_MAP
 from vdbg_env.supervisor import control_files, helpers
+from vdbg_env.supervisor.job import FAILED
 from vdbg_env.supervisor.watch import FORWARDED, STOPS
 
 _DEVICES = ("/dev/nvidiactl", "/dev/dxg")
@@ -118,7 +119,7 @@ class Guarded:
         self._entered = 0
         self._came: list[int] = []
         self._streams: tuple[int, ...] = ()
-        self._start, self.starts = os.pipe()  # the supervisor writes a byte before it starts the command
+        self._start, self.starts = os.pipe()  # gets a byte right before the command starts
         self._started: bool | None = None
         self._to_stderr = ("stdout", "stderr") if _in_one_place(1, 2) else ("stderr",)
 
@@ -141,7 +142,7 @@ class Guarded:
 
     @property
     def started(self) -> bool:
-        """Whether the command may have been started; waits until its supervisor has said so or has ended."""
+        """Whether the command has been started; waits until that was said or cannot be any longer."""
         if self._started is None and self._supervisor is not None:
             self._started = os.read(self._start, 1) != b""
         return bool(self._started)
@@ -183,12 +184,15 @@ class Guarded:
     def seen(self, observation: Observation) -> Observation:
         """Return how it ended for a run that must not repeat it: what loses its supervisor the kernel kills.
 
-        Raises HostNotAble where the supervisor ended before the command was started.
+        Raises HostNotAble where the command has not been started.
         """
-        if observation.ended.by is not EndedBy.ENGINE_LOST:
+        by = observation.ended.by
+        if by in {EndedBy.ENGINE_LOST, EndedBy.NOT_STARTED} and not self.started:
+            why = observation.ended.message or ""
+            lost = "its supervisor ended before it started the command, as on a full disk"
+            raise HostNotAble(why if by is EndedBy.NOT_STARTED or why.startswith(FAILED) else lost)
+        if by is not EndedBy.ENGINE_LOST:
             return observation
-        if not self.started:
-            raise HostNotAble("its supervisor ended before it started the command, as on a full disk")
         return replace(observation, ended=replace(self._ended_without_record(), message=observation.ended.message))
 
     def _ended_without_record(self) -> Ended:
@@ -199,24 +203,12 @@ class Guarded:
             return Ended(by=EndedBy.SIGNAL, signal=signal.SIGKILL)
         return Ended(by=EndedBy.EXIT, code=status)
 
-    def become(self, argv: Sequence[str]) -> NoReturn:
-        """Run the command in place of this process; raises HostNotAble where it cannot be started."""
-        for number in FORWARDED:
-            signal.signal(number, signal.SIG_DFL)
-        for early in (*self._early, *self._came):  # sent to the command, which is this process now
-            os.kill(os.getpid(), early)
-        try:
-            os.execvp(argv[0], list(argv))
-        except OSError as error:
-            raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror}") from error
-
     def attached(self, supervisor: subprocess.Popen[bytes], directory: Path) -> None:
         """Pass signals to this supervisor from now on, also those that it has received already."""
-        self._directory = directory
+        self._supervisor, self._directory = supervisor, directory
         for number in (*self.streams, self.starts):
             os.close(number)  # the supervisor has them: its reader must see the end of the workload's output
         self._streams = ()
-        self._supervisor = supervisor
         while self._early:
             supervisor.send_signal(self._early.pop(0))
 
@@ -256,9 +248,14 @@ class Guarded:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered -= 1
-        for number, handler in self._before.items() if self._entered == 0 else ():
+        if self._entered:
+            return
+        runs = self.started
+        for number, handler in self._before.items():
             # All that is left is to return the command's status, and Python ends without its handlers.
-            signal.signal(number, signal.SIG_IGN if number in STOPS else handler)
+            signal.signal(number, signal.SIG_IGN if runs and number in STOPS else handler)
+        while not runs and self._early:  # sent to the command, which this process is to be now
+            os.kill(os.getpid(), self._early.pop(0))
 
     def _received(self, number: int, _frame: FrameType | None) -> None:
         if self._supervisor is None:

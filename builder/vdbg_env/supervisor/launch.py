@@ -30,11 +30,18 @@ class NotStarted(Exception):
 
 
 def launch(
-    argv: tuple[str, ...], env: dict[str, str], cwd: str, *, cgroup: Cgroup | None = None, stdin: int = -1
+    argv: tuple[str, ...],
+    env: dict[str, str],
+    cwd: str,
+    *,
+    cgroup: Cgroup | None = None,
+    stdin: int = -1,
+    starts: int = -1,
 ) -> Started:
     """Start `argv` in its own session and in `cgroup`; raises NotStarted with the reason.
 
-    Its standard input is `stdin`, empty where that is -1.
+    Its standard input is `stdin`, empty where that is -1. `starts` gets a byte where nothing can keep it from starting
+    any more but the program itself; no byte means that it has not been started.
 
     The child is killed by the kernel when this process dies: a workload without a supervisor must not continue. It
     starts also where the kernel does not let it into its cgroup.
@@ -44,7 +51,7 @@ def launch(
     said_read, said_write = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        _become(argv, env, cwd, out_write, err_write, said_write, cgroup, stdin)
+        _become(argv, env, cwd, out_write, err_write, said_write, cgroup, stdin, starts)
     for descriptor in (out_write, err_write, said_write):
         os.close(descriptor)
     with os.fdopen(said_read, "rb") as said:
@@ -96,6 +103,7 @@ def _become(
     said: int,
     cgroup: Cgroup | None = None,
     stdin: int = -1,
+    starts: int = -1,
 ) -> None:
     """Turn this forked child into the program; never returns."""
     try:
@@ -114,6 +122,8 @@ def _become(
         os.dup2(os.open(os.devnull, os.O_RDONLY) if stdin < 0 else stdin, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
+        if starts >= 0:
+            os.write(starts, b"\n")
         os.execvpe(argv[0], argv, env)
     except OSError as error:
         where = cwd if error.filename == cwd else argv[0]

@@ -13,9 +13,10 @@ from contextlib import suppress
 from vdbg_env.common.files import open_file
 from vdbg_env.record.redactor import Pseudonyms, Redactor
 from vdbg_env.supervisor import control_files
+from vdbg_env.supervisor.carry_on import carry_on
 from vdbg_env.supervisor.control_files import HEARD_S, Ending, give_back, heard, sound
 from vdbg_env.supervisor.helpers import MARK, HangActions, Helpers
-from vdbg_env.supervisor.job import LEFT, EndReason, Job, Phase, from_json, settled
+from vdbg_env.supervisor.job import FAILED, LEFT, UNWATCHED, EndReason, Job, Phase, from_json, settled
 from vdbg_env.supervisor.launch import NotStarted, launch
 from vdbg_env.supervisor.proc import Process, become_subreaper, descendants, is_resource_tracker, process, send
 from vdbg_env.supervisor.process_tree import AttemptTree, PoliteEnd
@@ -79,6 +80,7 @@ class Supervisor:
         self._phase_until = 0.0
         self._timeout_at = float("inf")
         self._verdict: EndReason | None = None
+        self._root = 0
         self._status: int | None = None
         self._childless = False
         self._cancels = 0
@@ -101,21 +103,21 @@ class Supervisor:
             return
         self._streams.take_signals(self._received, self._guard.numbers)
         control_files.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
-        if self._job.starts >= 0:
-            os.write(self._job.starts, b"\n")
+        job = self._job
         try:
             started = launch(
-                self._job.argv, self._job.env, self._job.cwd, cgroup=self._tree.cgroup, stdin=self._job.stdin
+                job.argv, job.env, job.cwd, cgroup=self._tree.cgroup, stdin=job.stdin, starts=job.starts
             )
         except NotStarted as problem:
             self.refuse(str(problem))
             return
         self._root = started.pid
+        self._streams.pipes = {"stdout": started.stdout, "stderr": started.stderr}
         if not started.in_cgroup:
             self._tree.not_entered()
         child = process(started.pid)
         control_files.say(self._lock, {"state": "running", "child": started.pid, "start": child.start if child else 0})
-        self._streams.open(started.stdout, started.stderr)
+        self._streams.open()
         self._census = WorkerCensus(self._job.overlay, started.pid)
         self._began = self._clock.now()
         self._deaths = Deaths(started.pid, lambda: self._clock.now() - self._began, self._streams.watch)
@@ -130,6 +132,25 @@ class Supervisor:
         self._streams.drain()
         own = self._server.own_end(self._status)
         self.finish(self._verdict or self._guard.end_of(own, self._status, unread=self._streams.unread))
+
+    @property
+    def guards(self) -> bool:
+        """Whether a guarded command was started, which no fault of this program is to end."""
+        return bool(self._guard) and self._root > 0
+
+    def go_on(self, why: str) -> None:
+        """Carry the guarded command to its end after a fault, whose reason the record gets if there is to be one."""
+        outputs = self._streams.rest()
+        with suppress(Exception):  # whatever is wrong now, there is a command to look after
+            self._helpers.end_all()
+        self._status = carry_on(self._root, self._status, self._guard, outputs.values(), self._job.grace_s / 2)
+        with suppress(Exception):
+            _kill_everything()
+        count = sum(one.passed for one in outputs.values())
+        self._notes.append(f"{UNWATCHED}: {why}; it ran on, and its last {count} bytes of output are not recorded")
+        with suppress(Exception):  # the guard gets the exit status all the same
+            own = self._server.own_end(self._status)
+            self.finish(self._guard.end_of(own, self._status, unread=self._streams.unread))
 
     def refuse(self, why: str) -> None:
         """Write that the workload was not started."""
@@ -487,14 +508,22 @@ def supervise(job: Job, lock: int, *, refused: str = "") -> int:
         else:
             supervisor.run()
     except Exception as error:
-        import traceback  # not at start-up, where it would cost more than all of this module
-
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({_place(error)})"
+        if supervisor.guards:
+            supervisor.go_on(what)
+            return supervisor.exit_status
         _kill_everything()
-        what = f"the supervisor failed: {type(error).__name__}: {error} ({place.name}, line {place.lineno})"
-        supervisor.finish(EndReason("engine_lost", what))
+        supervisor.finish(EndReason("engine_lost", f"{FAILED}: {what}"))
         return 1
     return supervisor.exit_status
+
+
+def _place(error: Exception) -> str:
+    """Return where an error was raised; the module `traceback` may not be there to be imported any more."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_name}, line {trace.tb_lineno}" if trace else ""
 
 
 def _kill_everything() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from vdbg_env.common.files import open_file, write_whole
 from vdbg_env.common.patterns import LineMatcher, Matchers, SearchTimer
 from vdbg_env.record.redactor import Redactor
+from vdbg_env.supervisor.carry_on import Output
 from vdbg_env.supervisor.job import Job
 
 # -- One stream on its way to the disk ---------------------------------------------------------------------------------
@@ -206,6 +207,10 @@ class Live:
         self._left = memoryview(data)
         self.flush()
 
+    def rest(self, pipe: int) -> Output:
+        """Return what is left over and what the workload still writes to its `pipe`."""
+        return Output(pipe, self._descriptor, bytes(self._left))
+
     def flush(self) -> None:
         """Pass on more of what is left over."""
         while self._left and not self.broken:
@@ -265,6 +270,7 @@ class Streams:
         self._streams: dict[str, Stream] = {}
         self._live = {name: Live(descriptor) for name, descriptor in zip(("stdout", "stderr"), job.live, strict=False)}
         self._held: dict[str, int] = {}  # the workload's pipes that are not read, as their reader has no room
+        self.pipes: dict[str, int] = {}  # of the workload, as long as they are open
         self.stop_wanted = False  # a matcher that stops the step has matched
         self.decided_by = ""  # the first of the job's decisive matchers that has matched
         self.notes: list[str] = []
@@ -302,11 +308,11 @@ class Streams:
         else:
             self._selector.register(descriptor, selectors.EVENT_READ, readable)
 
-    def open(self, stdout: int | None = None, stderr: int | None = None) -> None:
+    def open(self) -> None:
         """Open a file for each stream, and for the kernel's log where a matcher reads it."""
-        for name, descriptor in (("stdout", stdout), ("stderr", stderr)):
-            self._open_stream(name, descriptor, self._output)
-        if self._kernel.all and stdout is not None:
+        for name in ("stdout", "stderr"):
+            self._open_stream(name, self.pipes.get(name), self._output)
+        if self._kernel.all and self.pipes:
             try:
                 log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 os.lseek(log, 0, os.SEEK_END)
@@ -319,6 +325,12 @@ class Streams:
     def unread(self) -> bool:
         """Whether the reader of a stream that is passed on has gone."""
         return any(live.broken for live in self._live.values())
+
+    def rest(self) -> dict[str, Output]:
+        """Return what is still to be passed on of each stream, by its reader alone from now on."""
+        rest = {name: self._live[name].rest(pipe) for name, pipe in self.pipes.items()}
+        self.pipes.clear()
+        return rest
 
     def wait(self, timeout_s: float) -> None:
         """Read what arrives within `timeout_s` seconds, each stream once; a signal ends the wait."""
@@ -388,10 +400,10 @@ class Streams:
         if not data or (live and (live.broken or live.waits)):
             self._selector.unregister(descriptor)
         if not data:
-            os.close(descriptor)
+            self._close(name, descriptor)
             return False
         if live and live.broken:
-            os.close(descriptor)
+            self._close(name, descriptor)
         elif live and live.waits:
             self._held[name] = descriptor
             self._selector.register(live, selectors.EVENT_WRITE, name)
@@ -404,6 +416,10 @@ class Streams:
         self.decided_by = self.decided_by or next((m.spec.name for m in matched if m.spec.decisive), "")
         return not (live and live.broken)
 
+    def _close(self, name: str, descriptor: int) -> None:
+        self.pipes.pop(name, None)
+        os.close(descriptor)
+
     def _pass_on(self, name: str) -> None:
         """Pass on what was left over, and read the workload's pipe again when all of it is gone."""
         live = self._live[name]
@@ -413,7 +429,7 @@ class Streams:
         self._selector.unregister(live)
         descriptor = self._held.pop(name)
         if live.broken:
-            os.close(descriptor)
+            self._close(name, descriptor)
         else:
             self._selector.register(descriptor, selectors.EVENT_READ, name)
 
