@@ -244,7 +244,8 @@ def test_capture_passes_a_request_on_with_the_lowest_versions(lowest: Installed)
         threading.Thread(target=upstream.serve_forever, daemon=True).start()
         words = ["capture", "--port", "0", "--to", f"127.0.0.1:{upstream.server_port}", "-o", "requests.jsonl"]
         with subprocess.Popen(
-            [lowest.bin / "vdbg-env", *words], cwd=lowest.folder, env=lowest.environment, stderr=subprocess.PIPE, text=True,
+            [lowest.bin / "vdbg-env", *words], cwd=lowest.folder, env=lowest.environment, text=True,
+            stderr=subprocess.PIPE,
         ) as capture:  # fmt: skip
             assert capture.stderr
             port = re.search(r"127\.0\.0\.1:(\d+)", capture.stderr.readline())

@@ -105,9 +105,7 @@ class Supervisor:
         control_files.say(self._lock, {"state": "armed", **self._tree.described()}, durably=True)
         job = self._job
         try:
-            started = launch(
-                job.argv, job.env, job.cwd, cgroup=self._tree.cgroup, stdin=job.stdin, starts=job.starts
-            )
+            started = launch(job.argv, job.env, job.cwd, cgroup=self._tree.cgroup, stdin=job.stdin, starts=job.starts)
         except NotStarted as problem:
             self.refuse(str(problem))
             return

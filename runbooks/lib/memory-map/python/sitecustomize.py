@@ -14,7 +14,7 @@ def _begin():
         import vdbg_memory_map
 
         vdbg_memory_map.watch_torch()
-    except Exception:  # the program comes first
+    except (Exception, SystemExit):  # the program comes first, with modules of its own named as Python's
         pass
     finally:
         sys.path.remove(str(HERE.parent))
