@@ -108,7 +108,7 @@ def _say(text: str) -> None:
     line = " ".join("".join(c if c.isprintable() else " " for c in f"vdbg-env guard: {text}").split())
     try:
         os.write(2, line.encode("utf-8", "backslashreplace") + b"\n")
-    except OSError:  # nobody reads it, or its disk is full
+    except OSError:  # its reader has gone, or its disk is full
         return
 
 

@@ -37,7 +37,8 @@ ROOMS: dict[str, set[str]] = {
 # Room -> its folders, and the files next to them, from the ground up: each may import only what is listed before it.
 INSIDE: dict[str, tuple[str, ...]] = {
     "common": (
-        "errors", "console", "files", "plug_ins", "resources", "patterns", "yaml_source", "stop", "programs", "flags",
+        "errors", "console", "files", "plug_ins", "resources", "distribution", "patterns", "yaml_source", "stop",
+        "programs", "flags",
     ),
     "image": (
         "context", "settings", "profile", "knowledge", "plan", "planner", "manifests",

@@ -21,8 +21,8 @@ def capture_command(settings: CaptureSettings, as_json: bool) -> int:
     """Record the requests to a server, to replay them later.
 
     Clients talk to this proxy instead of the server. Requests that start work are recorded, before the server gets
-    them; credentials are not. Streams pass through as they arrive. Stop it with Ctrl-C. Needs aiohttp: pip install
-    'vdbg-env[capture]'.
+    them; credentials are not. Streams pass through as they arrive. Stop it with Ctrl-C. Needs aiohttp, and says
+    how to install it.
 
     \b
     Example:
@@ -41,8 +41,10 @@ def capture_command(settings: CaptureSettings, as_json: bool) -> int:
     try:
         from vdbg_env.run.capture_proxy import CaptureProxy
     except ModuleNotFoundError as error:
+        from vdbg_env.common.distribution import install_words
+
         raise HostNotAble(
-            f"capture needs {error.name}, which is not installed", next_step="pip install 'vdbg-env[capture]'"
+            f"capture needs {error.name}, which is not installed", next_step=install_words("capture")
         ) from error
     report = CaptureProxy(settings).run(listening)
     click.echo(capture.as_json(report) if as_json else capture.as_text(report), nl=False)

@@ -32,7 +32,9 @@ def mcp_command(folders: tuple[str, ...], line_packs: tuple[str, ...]) -> NoRetu
       claude mcp add vdbg-env -- vdbg-env mcp /dumps ~/src/vllm
     """
     if importlib.util.find_spec("mcp") is None:
-        raise HostNotAble("the package mcp is not installed", next_step="pip install 'vdbg-env[mcp]'")
+        from vdbg_env.common.distribution import install_words
+
+        raise HostNotAble("the package mcp is not installed", next_step=install_words("mcp"))
     import anyio
 
     from vdbg_env.agents.confine import confine

@@ -8,22 +8,21 @@ import io
 import os
 import re
 import shutil
-import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
-from importlib import metadata
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any, BinaryIO, Final, Literal
 
 from vdbg_env import __version__
+from vdbg_env.common import distribution
 from vdbg_env.common.console import one_line
 from vdbg_env.common.errors import BadInput, HostNotAble, VdbgError, quoted
 from vdbg_env.common.plug_ins import SHIPPED
 from vdbg_env.common.programs import Programs
-from vdbg_env.common.resources import CHECKOUT, PACKAGE, READERS, SHIPPED_DATA
+from vdbg_env.common.resources import PACKAGE, READERS, SHIPPED_DATA
 from vdbg_env.common.tar import tarfile
 from vdbg_env.image.context import BuildContext, ContextItem, FileBytes, FileOnDisk, TreeEntry, TreeOnDisk
 from vdbg_env.image.profile import OwnPackage
@@ -387,7 +386,6 @@ def _content(path: str) -> str:
 
 
 _DATA: Final = ("runbooks", "images", "templates")
-_DISTRIBUTION = "vdbg-env"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold
 _LEFT_OUT = ("__pycache__", ".pyc")
 _ALONE = ("README.md", "pyproject.toml")  # by which the readers are installed alone
@@ -396,11 +394,17 @@ _ALONE = ("README.md", "pyproject.toml")  # by which the readers are installed a
 @cache
 def own_package() -> OwnPackage:
     """Return this program as a wheel with what it requires; the same files give the same bytes."""
-    requirements, python = _requirements()
+    known = distribution.requirements()
+    if known is None:
+        raise VdbgError(
+            "the files of this program have no metadata, so what its wheel requires is not known",
+            cause="they were copied, and not installed",
+            next_step="install its wheel or checkout with pip, or leave the guard out of the image: --no-guard",
+        )
     files = _package_files()
     info = f"vdbg_env-{__version__}.dist-info"
-    heads = [f"Name: {_DISTRIBUTION}", f"Version: {__version__}", f"Requires-Python: {python}"]
-    heads += [f"Requires-Dist: {requirement}" for requirement in requirements]
+    heads = [f"Name: {distribution.NAME}", f"Version: {__version__}", f"Requires-Python: {known.python}"]
+    heads += [f"Requires-Dist: {requirement}" for requirement in known.always]
     files[f"{info}/METADATA"] = _lines("Metadata-Version: 2.1", *heads)
     files[f"{info}/WHEEL"] = _lines(
         "Wheel-Version: 1.0", f"Generator: vdbg-env {__version__}", "Root-Is-Purelib: true", "Tag: py3-none-any"
@@ -412,25 +416,7 @@ def own_package() -> OwnPackage:
     record = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
     files[f"{info}/RECORD"] = _lines(*record, f"{info}/RECORD,,")
     wheel = FileBytes(name=f"wheel/vdbg_env-{__version__}-py3-none-any.whl", data=_zip(files))
-    return OwnPackage(wheel=wheel, requirements=requirements)
-
-
-def _requirements() -> tuple[tuple[str, ...], str]:
-    """Return what this program requires, without its extras, and of which Python."""
-    root = CHECKOUT
-    if root is not None:
-        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-        return tuple(project["dependencies"]), project["requires-python"]
-    try:
-        installed = metadata.distribution(_DISTRIBUTION)
-    except metadata.PackageNotFoundError:
-        raise VdbgError(
-            "the files of this program have no metadata, so what its wheel requires is not known",
-            cause="they were copied, and not installed",
-            next_step="pip install vdbg-env, or leave the guard out of the image: --no-guard",
-        ) from None
-    required = tuple(text for text in installed.requires or () if "extra ==" not in text)
-    return required, str(installed.metadata["Requires-Python"])
+    return OwnPackage(wheel=wheel, requirements=known.always)
 
 
 def _package_files() -> dict[str, bytes]:

@@ -122,7 +122,7 @@ def main() -> int:
     rank = int(os.environ[orders.rank_from])
     host = os.environ.get(orders.host_from) or socket.gethostname()
     if find_spec("pydantic") is None:
-        print(f"{host}: {sys.executable} has no pydantic 2: pip install vdbg-env in the image", file=sys.stderr)
+        print(f"{host}: {sys.executable} has no pydantic 2: install what vdbg-env requires for it", file=sys.stderr)
         return 3
     here = os.getcwd()  # noqa: PTH109
     folder = Path(orders.directory) / f"{host}-{rank}"

@@ -1,4 +1,4 @@
-"""Carry a guarded command to its end after a fault of ours: its output, its signals and its status, and nothing else.
+"""Carry a guarded command to its end after a fault in this program: its output, its signals and its status, and nothing else.
 
 It opens no file, starts no process and imports nothing: the fault may be that there is no room for any of that.
 """
@@ -65,7 +65,7 @@ class Output:
         except BrokenPipeError:
             self.close()  # the command gets the error that it would get without us
             return
-        except OSError as error:  # a full disk below a redirection: the command is not told, and goes on
+        except OSError as error:  # a full disk below a redirection: the command is not told, and continues
             self.lost, count = error.strerror or str(error), len(self._left)
         self.passed += count
         self._left = self._left[count:]

@@ -11,8 +11,8 @@ from vdbg_env.common.patterns import MatcherSpec
 from vdbg_env.supervisor.process_tree import KINDS
 
 LEFT = "what its first process left had to be ended"  # how the note on that begins
-FAILED = "the supervisor failed"  # how the end of a step by a fault of ours begins
-UNWATCHED = "what watched the command failed"  # the same, of a guarded one, which went on
+FAILED = "the supervisor failed"  # how the end of a step by a fault in this program begins
+UNWATCHED = "what watched the command failed"  # the same of a guarded one, which ran to its end
 
 
 class HangCommand(NamedTuple):

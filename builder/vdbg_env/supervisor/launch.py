@@ -40,8 +40,8 @@ def launch(
 ) -> Started:
     """Start `argv` in its own session and in `cgroup`; raises NotStarted with the reason.
 
-    Its standard input is `stdin`, empty where that is -1. `starts` gets a byte where nothing can keep it from starting
-    any more but the program itself; no byte means that it has not been started.
+    Its standard input is `stdin`, empty where that is -1. `starts` gets a byte where only the program itself can still
+    keep it from starting; no byte means that it has not been started.
 
     The child is killed by the kernel when this process dies: a workload without a supervisor must not continue. It
     starts also where the kernel does not let it into its cgroup.

@@ -517,7 +517,7 @@ def supervise(job: Job, lock: int, *, refused: str = "") -> int:
 
 
 def _place(error: Exception) -> str:
-    """Return where an error was raised; the module `traceback` may not be there to be imported any more."""
+    """Return where an error was raised; there may be no room now to import the module `traceback`."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next

@@ -45,6 +45,30 @@ def action(workspace: Path, paths: str) -> tuple[str, str, str]:
     return ran.stdout + ran.stderr, page.read_text(), outputs.read_text()
 
 
+@pytest.mark.parametrize(
+    ("given", "variables", "installed"),
+    [
+        ("its own", {}, "/action/templates/github-action/../.."),
+        ("its own", {"VDBG_ENV_PACKAGE": "https://host.example/x.whl"}, "https://host.example/x.whl"),
+        ("wheels/own.whl", {"VDBG_ENV_PACKAGE": "https://host.example/x.whl"}, "wheels/own.whl"),
+    ],
+)
+def test_the_action_installs_what_is_there(
+    tmp_path: Path, given: str, variables: dict[str, str], installed: str
+) -> None:
+    document = yaml.safe_load(ACTION.read_text())
+    assert document["inputs"]["install"]["default"] == "its own"
+    (step,) = (step for step in document["runs"]["steps"] if "INSTALL" in step.get("env", {}))
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GITHUB_ACTION_PATH": "/action/templates/github-action", **variables}
+    ran = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", step["run"]], env={**env, "INSTALL": given}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert ran.stdout == f"-m pip install --quiet {installed}\n"
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     workspace = tmp_path / "workspace"

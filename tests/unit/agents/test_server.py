@@ -413,4 +413,4 @@ def test_without_the_package_one_line_says_what_to_install(tmp_path: Path) -> No
         [sys.executable, "-c", code, "mcp", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.returncode == 1
-    assert "pip install 'vdbg-env[mcp]'" in ran.stderr and "Traceback" not in ran.stderr
+    assert re.search(r"-m pip install 'anyio>=[\d.]+' 'mcp>=[\d.]+,<3' ", ran.stderr) and "Traceback" not in ran.stderr

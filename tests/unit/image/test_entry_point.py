@@ -38,3 +38,17 @@ def started(folder: Path, *command: str) -> str:
 )
 def test_a_terminal_goes_to_a_command_that_reads_it(tmp_path: Path, command: tuple[str, ...], expected: str) -> None:
     assert started(tmp_path, *command).startswith(expected)
+
+
+def test_a_command_starts_where_the_program_s_own_python_is_gone(tmp_path: Path) -> None:
+    """As where the base of an image was changed below a virtual environment that links to it."""
+    launcher = ENTRY_POINT.parent / "vdbg-env.sh"
+    (tmp_path / "tool" / "bin").mkdir(parents=True)
+    (tmp_path / "tool" / "bin" / "python3").symlink_to(tmp_path / "gone")
+    env = {"PATH": "/usr/bin:/bin", "VDBG_ROOT": str(tmp_path)}
+    argv = ["/bin/sh", str(launcher), "guard", "--", "sh", "-c", "echo ran; exit 7"]
+    ran = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (7, "ran\n")
+    assert (
+        ran.stderr == f"vdbg-env guard: the command runs without its guard: {tmp_path}/tool/bin/python3 is not there\n"
+    )

@@ -19,7 +19,7 @@ mkdir -p "$here" 2>/dev/null || echo "vdbg-env: $here cannot be made: dumps are 
 if command -v vdbg-env >/dev/null 2>&1; then
     exec vdbg-env guard --runs "$here/runs" -- "$@"
 fi
-echo "vdbg-env: it is not installed here (pip install vdbg-env): armed, but not guarded" >&2
+echo "vdbg-env: it is not installed here (vdbg-env build --onto IMAGE --guard adds it): armed, but not guarded" >&2
 read -r pattern 2>/dev/null </proc/sys/kernel/core_pattern || pattern=unknown
 echo "vdbg-env: GPU cores go to $here; the kernel writes those of processes by core_pattern: $pattern" >&2
 export CUDA_ENABLE_COREDUMP_ON_EXCEPTION=1
