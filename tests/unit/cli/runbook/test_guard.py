@@ -498,7 +498,7 @@ def test_process_one_of_a_container_reaps_what_it_adopts(tmp_path: Path) -> None
 def test_without_a_place_for_its_record_the_command_runs_all_the_same(tmp_path: Path) -> None:
     done = guarded(tmp_path, "print('ran'); raise SystemExit(4)", VDBG_GUARD_RUNS="/proc/nowhere")
     assert (done.status, done.stdout) == (4, b"ran\n")
-    assert done.stderr.startswith(b"vdbg-env guard: no record can be made, the command runs without its guard")
+    assert done.stderr.startswith(b"vdbg-env guard: the command runs without its guard: no record can be made")
 
 
 @pytest.mark.parametrize("free", [0, 8, 24, 64, 160, 300, 700])
@@ -509,7 +509,7 @@ def test_on_a_disk_that_is_nearly_full_the_command_runs_once(tmp_path: Path, fre
         done = guarded(tmp_path, code, VDBG_GUARD_RUNS=str(full / "runs"))
         recorded = list(full.glob("runs/*/steps/guarded/1/*/ended.json"))
     assert (done.status, (tmp_path / "ran").read_text()) == (7, "x")
-    assert bool(recorded) is (b"no record can be made, the command runs without its guard" not in done.stderr)
+    assert bool(recorded) is (b"the command runs without its guard: no record can be made" not in done.stderr)
     assert bool(recorded) is (done.said is not None) and (recorded or free < 700)
 
 
@@ -555,7 +555,7 @@ def test_in_a_folder_that_was_removed_the_command_runs_all_the_same(tmp_path: Pa
         check=False,
     )
     assert (done.returncode, done.stdout) == (4, b"ran\n")
-    assert b"vdbg-env guard: no record can be made, the command runs without its guard" in done.stderr
+    assert b"vdbg-env guard: the command runs without its guard: no record can be made" in done.stderr
 
 
 def test_a_hook_and_the_termination_log_get_the_line(tmp_path: Path) -> None:
