@@ -9,8 +9,8 @@ import sys
 
 _GUARD = "guard"
 _VALUED = {
-    "--runs", "--keep", "--keep-size", "--log-limit", "--disk-floor", "--hang-after", "--core", "--exit-status-on-crash", "--hook",
-    "--termination-log",
+    "--runs", "--keep", "--keep-size", "--log-limit", "--disk-floor", "--hang-after", "--core",
+    "--exit-status-on-crash", "--hook", "--termination-log",
 }  # fmt: skip
 _SWITCHES = {"--full-core", "--memory-map", "--no-memory-map"}
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell says it
