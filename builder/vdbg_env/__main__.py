@@ -76,7 +76,7 @@ def guarded_command(words: list[str]) -> list[str]:
     if rest[:1] != [_GUARD]:
         return []
     rest.pop(0)
-    command = []
+    command: list[str] = []
     while rest:
         word = rest.pop(0)
         name, equals, _ = word.partition("=")

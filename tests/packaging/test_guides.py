@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 FIRST = ("docs/get-started.md", "README.md", "docs/index.md")
 PAGES = [*(ROOT / name for name in FIRST), *sorted(ROOT.glob("docs/guides/*.md"))]
 SAMPLE = CUBINS / "inline_chain_sm90.cubin"
-_COMMAND = re.compile(r"(?:\w+=\S+ )*(?:vdbg-env|pip|python3?|kubectl|eval|autoload|_VDBG_ENV_COMPLETE=|cp|echo)\b")
+_COMMAND = re.compile(r"(?:\w+=\S+ )*(?:for|vdbg-env|pip|python3?|kubectl|eval|autoload|_VDBG_ENV_COMPLETE=|cp|echo)\b")
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +112,18 @@ def test_each_block_is_run_or_read_or_listed(page: Path) -> None:
 def reader(folder: Path) -> dict[str, str]:
     """Lay out in a folder what a reader of the pages has, and return the variables of the shell."""
     core, log = illegal_address_core(), "RuntimeError: CUDA error: an illegal memory access was encountered\n"
-    for place in ("bin", "dumps", "vdbg-runs", "src/vllm", "logs", "site-packages/vllm", "vllm", "dist", "build/vllm"):
+    places = (
+        "bin",
+        "dumps/llm-0/runs",
+        "vdbg-runs",
+        "src/vllm",
+        "logs",
+        "site-packages/vllm",
+        "vllm",
+        "dist",
+        "build/vllm",
+    )
+    for place in places:
         (folder / place).mkdir(parents=True)
     for name in ("core_12345.nvcudmp", "core.nvcudmp", "dumps/core_rank0.nvcudmp"):
         (folder / name).write_bytes(core)
@@ -164,6 +175,10 @@ def on_this_machine(line: str, folder: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_each_command_runs_as_printed(page: Path, tmp_path: Path) -> None:
     environment = reader(tmp_path)
+    for block in blocks(page.read_text()):  # a file that the page has the reader write
+        if named := re.search(r"^.*#\s+([\w/]+\.yaml)$", block.text.split("\n")[0]):
+            (tmp_path / named[1]).parent.mkdir(exist_ok=True)
+            (tmp_path / named[1]).write_text(block.text)
     wrong = []
     for line in commands_of(page):
         ran = subprocess.run(
