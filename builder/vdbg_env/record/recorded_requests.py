@@ -12,16 +12,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from vdbg_env.record.redactor import Redactor, is_sensitive_name
+from vdbg_env.record.request_redactor import RequestRedactor, json_text
 
-# Of one connection (RFC 9110, section 7.6.1), and what a client makes anew for each request.
-HOP_BY_HOP = frozenset(
-    ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
-)
-# A replay reads the answer's text to find errors in streams: it must not ask for a compressed one.
-_MADE_ANEW = HOP_BY_HOP | {"host", "content-length", "expect", "accept-encoding"}
 # Texts that say what is asked for, not what about. All others are content.
 _KEPT_TEXTS = frozenset(
     ("model", "role", "type", "format", "encoding_format", "reasoning_effort", "service_tier", "detail", "task", "$ref")
@@ -40,27 +33,18 @@ class RecordedRequest:
     at_s: float
 
 
-def as_line(request: RecordedRequest, number: int, redactor: Redactor, *, redact_body: bool) -> bytes | None:
-    """Return the line of a request, or None when its body is to be redacted and is not text."""
-    headers = kept_headers(request.headers, redactor)
+def as_line(request: RecordedRequest, number: int, redactor: RequestRedactor, *, redact_body: bool) -> bytes | None:
+    """Return the line of a request, or None when its body cannot be redacted: it is not text, or packed unknown to us."""
+    headers = redactor.headers(request.headers)
+    given = {name.lower(): value for name, value in request.headers}
     document: dict[str, Any] = {"custom_id": str(number), "method": request.method}
-    document |= {"url": _kept_url(request.url, redactor), "at_s": round(request.at_s, 3), "headers": headers}
-    encoded = any(name.lower() == "content-encoding" for name in headers)
-    body = _body(request.body, encoded=encoded, redact=redact_body)
+    document |= {"url": redactor.url(request.url), "at_s": round(request.at_s, 3), "headers": headers}
+    encoding = given.get("content-encoding", "")
+    data = redactor.body(request.body, given.get("content-type", ""), encoding)
+    body = None if data is None else _body(data, encoded=bool(encoding), redact=redact_body)
     if body is None:
         return None
-    return json.dumps(document | body, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
-
-
-def kept_headers(headers: Iterable[tuple[str, str]], redactor: Redactor) -> dict[str, str]:
-    """Return the headers that a replay sends again: no credentials, and nothing that belongs to one connection."""
-    given = [(name, value) for name, value in headers if name.lower() not in _MADE_ANEW]
-    named = {word.strip().lower() for name, value in given if name.lower() == "connection" for word in value.split(",")}
-    return {
-        name: redactor.text(value)
-        for name, value in given
-        if not is_sensitive_name(name.replace("-", "_")) and name.lower() not in named
-    }
+    return json_text(document | body).encode() + b"\n"
 
 
 def without_content(value: Any, *, key: str = "") -> Any:
@@ -83,14 +67,6 @@ def without_content(value: Any, *, key: str = "") -> Any:
 
 def _masked(text: str) -> str:
     return re.sub(r"[^\W\d_]", "x", re.sub(r"\d", "0", text))
-
-
-def _kept_url(url: str, redactor: Redactor) -> str:
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    kept = [(name, value) for name, value in query if not is_sensitive_name(name.replace("-", "_"))]
-    text = parts.query if kept == query else urlencode(kept)
-    return redactor.text(urlunsplit(parts._replace(query=text)))
 
 
 def _body(data: bytes, *, encoded: bool, redact: bool) -> dict[str, Any] | None:

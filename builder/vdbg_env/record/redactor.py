@@ -31,10 +31,15 @@ _EACH_COLOUR = re.compile(b"(" + _COLOURS.pattern + b")")
 _BLANKS = (b" ", b"\t", b"\v", b"\f")
 # How what is between a name and its value begins: a quote, a bracket, a sign, or a blank and then one of these.
 _ASSIGNED = (
-    *(b"=", b":", b"\\", b'"', b"'", b"]"),
+    *(b"=", b":", b"\\", b'"', b"'", b"]", b"%3", b"%253"),
     *(blank + after for blank in _BLANKS for after in (b"=", b":", *_BLANKS)),
 )
-_ENDS_OF_KEYS = (b"i", b"s", b"t", b"_", b"-")  # of apikey, accesskey, accountkey, and of all that is set apart
+# Keys that are secrets, set apart or not: `api_key`, `apikey`. Others are of caches, of tables and of maps.
+_KEYS = (
+    *("api", "access", "account", "private", "encryption", "signing", "master", "shared", "license", "licence"),
+    *("subscription", "secret", "session", "activation", "deploy", "service", "storage", "functions", "admin", "ssh"),
+)
+_ENDS_OF_KEYS = (b"_", b"-", *sorted({word[-1:].encode() for word in _KEYS}))
 # Needles that many lines have are looked for with what must follow: `tokens/s` is on every other line of an inference
 # log, `token=` and `--hf-token` are not. For each the words to look for, and where in them the needle is.
 _IN_WORDS: Mapping[bytes, tuple[tuple[bytes, int], ...]] = {
@@ -43,6 +48,7 @@ _IN_WORDS: Mapping[bytes, tuple[tuple[bytes, int], ...]] = {
     b"pwd": tuple((b"pwd" + after, 0) for after in _ASSIGNED),
     b"key": tuple((end + b"key" + after, len(end)) for end in _ENDS_OF_KEYS for after in _ASSIGNED),
     b"sig": ((b"sig=", 0), (b"signature=", 0)),
+    b"pin": tuple((b"_pin" + after, 1) for after in _ASSIGNED),
 }
 _OF_FLAGS = {b"token", b"key", b"pass"}
 _FLAGS = tuple(b"--" + bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz0123456789_")
@@ -93,11 +99,10 @@ _WORD = r"[^\s\"'`,;&<>(){}\[\]\\]{6,}"
 _VALUE = rf"(?P<secret>{_NOT_A_VALUE}{_WORD})"
 _QUOTED = r"(?<=\")[^\s\"\\][^\"\\\n]{5,400}(?=\\?\")|(?<=')[^\s'\\][^'\\\n]{5,400}(?=\\?')"
 _WORDS = rf"(?P<secret>{_NOT_A_VALUE}(?:{_QUOTED}|{_WORD}))"  # a passphrase is several words
-_ASSIGN = r"\\?[\"']?\]?\s{0,4}(?:=>|[=:])\s{0,4}(?:\[\s{0,2})?" + _COLOUR + r"\\?[\"']?"
+_ASSIGN = r"\\?[\"']?\]?\s{0,4}(?:=>|[=:]|%(?:25)?3[ad])\s{0,4}(?:\[\s{0,2})?" + _COLOUR + r"\\?[\"']?"
 _NAME = (
     r"(?:token|secret[\w-]{0,40}|passw(?:or)?d[\w-]{0,20}|pwd(?=[\"']?\s{0,4}[=:]\s{0,4}[\"']?[^/\s\"'])|credentials?"
-    r"|(?:(?<=api[_-])|(?<=api)|(?<=access[_-])|(?<=access)|(?<=account[_-])|(?<=account)|(?<=private[_-])"
-    r"|(?<=encryption[_-])|(?<=signing[_-])|(?<=master[_-])|(?<=shared[_-]))key|passphrase"
+    r"|(?:" + "|".join(f"(?<={word}[_-])|(?<={word})" for word in _KEYS) + r")key|passphrase"
     # Of other names only variables and flags: `pass` and `key` are words of compilers and of caches too.
     r"|(?-i:(?<=[A-Z0-9]_)(?<!PUBLIC_)(?<!PRIMARY_)(?<!FOREIGN_)(?<!CACHE_)(?:PASS|KEY))"
     r"|(?<=[;&?])pass(?==)|(?<=-)pass(?=[=\s\"',]))"
@@ -150,8 +155,10 @@ RULES: tuple[SecretRule, ...] = (
     _rule(
         "authorization",
         "authorization",
-        r"authorization" + _ASSIGN + r"(?>(?:(?:bearer|basic|token)\s{1,4})?)" + _VALUE,
+        r"authorization" + _ASSIGN + r"(?>(?:(?:bearer|basic|token|(?:x-)?api-?key|jwt|dpop|key)\s{1,4})?)" + _VALUE,
     ),
+    # A header's value alone, as `Authorization: Api-Key VALUE` has it: words of prose have no digit.
+    _rule("api-key", "api-key apikey", _ALONE + r"api-?key[ \t]{1,4}(?P<secret>(?=[a-z._~+/=-]{0,80}[0-9])[a-z0-9._~+/=-]{8,})"),
     _rule("bearer", "bearer", _ALONE + r"bearer\s{1,4}(?P<secret>[a-z0-9._~+/=-]{8,})"),
     _rule(
         "user-password",
@@ -193,10 +200,36 @@ RULES: tuple[SecretRule, ...] = (
     _rule("signature", "sig", r"sig(?:nature)?=(?P<secret>[a-z0-9%+/=_-]{16,})"),
     _rule(
         "value",
+        "pin",
+        r"(?:(?-i:(?<=[A-Z0-9]_)(?<!CPU_)(?<!CORE_)(?<!NUMA_)(?<!THREAD_)PIN)|(?<=api_)pin|(?<=user_)pin|(?<=card_)pin)"
+        + _ASSIGN
+        + rf"(?P<secret>[0-9]{{4,12}}(?![\w.])|{_NOT_A_VALUE}{_WORD})",
+    ),
+    _rule(
+        "value",
         "token secret passw pwd credential key passphrase pass",
         _NAME + r"(?:" + _ASSIGN + r"|(?P<flag>[\"']?,?\s{1,4}[\"']?(?!--)))" + _WORDS,
     ),
 )
+
+# In a binary file a name must be next to its value, and the value be printable: machine code has every short word.
+_PRINTED = r"(?P<secret>(?![%$*<{])[!#$%*+./0-9:=?@A-Z^_a-z|~-]{6,4000})"
+IN_BINARIES: tuple[SecretRule, ...] = (
+    _rule(
+        "authorization",
+        "authorization",
+        r"authorization[\"']?[ ]?[:=][ ]?[\"']?(?>(?:(?:bearer|basic|token|api-?key)[ ]{1,2})?)" + _PRINTED,
+    ),
+    _rule("bearer", "bearer", r"bearer[ ]{1,2}(?=[a-z0-9._~+/=-]{0,200}[0-9])(?P<secret>[a-z0-9._~+/=-]{12,4000})"),
+    _rule(
+        "value",
+        "password passwd passphrase secret token api_key api-key apikey access_key accesskey",
+        r"(?:password|passwd|passphrase|secret|token|api[_-]?key|access_?key)"
+        r"[\"']?(?:[ ]?[=:][ ]?|%3[ad])[\"']?(?!none\b|null\b|true\b|false\b)" + _PRINTED,
+    ),
+)  # fmt: skip
+_PRINTABLE = frozenset(b"\t\r\n" + bytes(range(0x20, 0x7F)))
+_WIDE = re.compile(rb"(?:[\t\r\n\x20-\x7e]\0){0,4096}[\t\r\n\x20-\x7e]?")  # ASCII in UTF-16, of either order
 
 _URL_WORDS = re.compile(r"[:/@?&=.]+")
 # What stands where a secret may, and is none: as a known value it would take its word, or its number, out of the whole
@@ -211,7 +244,8 @@ _MAY_BE_A_NUMBER = re.compile(r"pass|pwd|secret|pin", re.IGNORECASE)
 _REFERENCE = re.compile(r"[:=]?(?:\$(?:[A-Z0-9_]+\Z|[({])|(?<=:)-)")  # of a shell: $HF_TOKEN, ${NAME:-default}
 _SENSITIVE_NAME = (
     r"(?:^|_|-)(?:[A-Z]*TOKEN|[A-Z]*SECRET|PASS|[A-Z]*PASSW(?:OR)?D|PASSPHRASE|PWD|API_?KEY|[A-Z]*APIKEY|ACCESS_?KEY"
-    r"|ACCOUNT_?KEY|PRIVATE_KEY|ENCRYPTION_?KEY|SIGNING_KEY|MASTER_KEY|SHARED_KEY|(?-i:[A-Z0-9]+_KEY$)"
+    r"|ACCOUNT_?KEY|PRIVATE_KEY|ENCRYPTION_?KEY|SIGNING_KEY|MASTER_KEY|SHARED_KEY|LICEN[CS]E_?KEY|SUBSCRIPTION_?KEY"
+    r"|(?-i:[A-Z0-9]+_KEY$)|(?-i:[A-Z0-9]+(?<!CPU)(?<!CORE)(?<!NUMA)(?<!THREAD)_PIN$)"
     r"|CREDENTIALS?|AUTH|AUTHORIZATION|COOKIE|DSN|WEBHOOK(?:_URL)?)(?:$|_|-)"
 )
 _HARMLESS_NAME = (
@@ -361,18 +395,21 @@ class _Begin(NamedTuple):
     values: tuple[bytes, ...]
     needles: tuple[tuple[int, int], ...]
     flag: bool
+    wide: bool
 
 
 class SecretFinder:
     """Finds secrets by RULES, and known values; `literals` are the forms of those.
 
-    A `strict` one is for binary files: of the rules only those with a distinctive prefix count.
+    A `strict` one is for binary files: of the rules only those with a distinctive prefix count, and IN_BINARIES. It
+    looks for them in UTF-16 too.
     """
 
     def __init__(self, literals: tuple[bytes, ...] = (), *, strict: bool = False) -> None:
         from vdbg_env.common import patterns  # not where nothing is redacted, such as in a list of runs
 
-        self._rules = tuple((rule, needle) for rule in RULES if rule.strict or not strict for needle in rule.needles)
+        rules = (*(rule for rule in RULES if rule.strict), *IN_BINARIES) if strict else RULES
+        self._rules = tuple((rule, needle) for rule in rules for needle in rule.needles)
         self._of_flags = {needle: number for number, (_, needle) in enumerate(self._rules) if needle in _OF_FLAGS}
         values: dict[bytes, list[bytes]] = {}
         for literal in literals:
@@ -381,8 +418,9 @@ class SecretFinder:
         for number, (_, needle) in enumerate(self._rules):
             for word, at in _IN_WORDS.get(needle, ((needle, 0),)):
                 needles.setdefault(word, []).append((at, number))
-        flags = _FLAGS if self._of_flags else ()
-        words = {*values, *needles, *flags}
+        wide = {b"\0".join(bytes([byte]) for byte in needle) for needle in needles} if strict else set()
+        flags = () if strict else _FLAGS
+        words = {*values, *needles, *flags, *wide}
         self._search = patterns.any_word(sorted(words)).search
         self._small_letters = patterns.re2 is None
         self._begins: dict[bytes, _Begin] = {}
@@ -392,6 +430,7 @@ class SecretFinder:
                 tuple(value for one in shorter for value in values.get(one, ())),
                 tuple(needle for one in shorter for needle in needles.get(one, ())),
                 any(one in flags for one in shorter),
+                any(one in wide for one in shorter),
             )
 
     def find(self, data: bytes) -> list[Span]:
@@ -400,7 +439,7 @@ class SecretFinder:
         text = plain.text
         spans: list[Span] = []
         hits: list[tuple[int, int]] = []
-        at = 0
+        at = wide_to = 0
         searched = text.lower() if self._small_letters else text
         while found := self._search(searched, at):
             at, end = found.span()  # `group` of RE2's matches takes as long as the search
@@ -411,12 +450,27 @@ class SecretFinder:
                 name = _FLAG.match(text, at) if begin.flag else None
                 if name:
                     hits.append((name.start(1), self._of_flags[name[1].lower()]))
+                if begin.wide and at >= wide_to:
+                    wide_to = self._add_wide(text, at, spans)
             at += 1
         if hits:
             spans += self._by_rules(text, sorted(hits))
         if not spans:
             return spans
         return _merged(spans if text is data else [plain.in_data(span) for span in spans])
+
+    def _add_wide(self, data: bytes, at: int, spans: list[Span]) -> int:
+        """Add the secrets of the text in UTF-16 around an offset, and return where that text ends."""
+        start = at
+        while at - start < 2 * LOOKBACK and start >= 2 and not data[start - 1] and data[start - 2] in _PRINTABLE:
+            start -= 2
+        found = _WIDE.match(data, start)
+        end = found.end() if found else at
+        for span in self.find(data[start:end:2]):
+            places = (start + 2 * place for place in (span.start, span.end, span.context))
+            first, last, context = places
+            spans.append(Span(first, min(last, len(data)), span.kind, context))
+        return end
 
     def _by_rules(self, data: bytes, hits: Iterable[tuple[int, int]]) -> Iterator[Span]:
         """Yield what the rules find, in linear time: a hit within a rule's last match can only end where that ends."""

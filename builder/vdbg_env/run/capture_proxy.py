@@ -18,8 +18,9 @@ from yarl import URL
 
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.stop import in_background
-from vdbg_env.record.recorded_requests import HOP_BY_HOP, RecordedRequest, as_line
+from vdbg_env.record.recorded_requests import RecordedRequest, as_line
 from vdbg_env.record.redactor import Redactor
+from vdbg_env.record.request_redactor import HOP_BY_HOP, RequestRedactor
 from vdbg_env.run.capture import CaptureReport, CaptureSettings, RequestFile
 
 _LOG = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class CaptureProxy:
 
     def __init__(self, settings: CaptureSettings) -> None:
         self._settings = settings
-        self._redactor = Redactor()
+        self._redactor = RequestRedactor(Redactor())
         self._report = CaptureReport(settings.output)
         self._first: float | None = None
         self._numbers = 0
