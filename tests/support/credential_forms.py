@@ -244,7 +244,9 @@ def _in_json() -> Iterator[CredentialForm]:
     pem = _secret("pem")
     key = f"-----BEGIN PRIVATE KEY-----\nMII{pem}{pem}{pem}\n-----END PRIVATE KEY-----\n"
     yield _json("a private key", pem, {"prompt": key})
-    yield _json("a private key of a service", pem, {"prompt": json.dumps({"type": "service_account", "private_key": key})})
+    yield _json(
+        "a private key of a service", pem, {"prompt": json.dumps({"type": "service_account", "private_key": key})}
+    )
 
 
 def _json(name: str, secret: str, document: Any) -> CredentialForm:

@@ -240,6 +240,7 @@ class Requests:
     """How the replay of recorded requests went: what was sent is answered, refused (4xx), failed, or had no end yet.
 
     `failed` got a 5xx, a stream that broke off, or no answer; `ready` says that the server had answered before.
+    `skipped` lines of the recording were no requests.
     """
 
     recorded: int = 0
@@ -248,6 +249,7 @@ class Requests:
     answered: int = 0
     refused: int = 0
     failed: int = 0
+    skipped: int = 0
 
     @property
     def told_something(self) -> bool:

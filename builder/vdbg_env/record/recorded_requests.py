@@ -34,7 +34,7 @@ class RecordedRequest:
 
 
 def as_line(request: RecordedRequest, number: int, redactor: RequestRedactor, *, redact_body: bool) -> bytes | None:
-    """Return the line of a request, or None when its body cannot be redacted: it is not text, or packed unknown to us."""
+    """Return the line of a request, or None when its body cannot be looked into."""
     headers = redactor.headers(request.headers)
     given = {name.lower(): value for name, value in request.headers}
     document: dict[str, Any] = {"custom_id": str(number), "method": request.method}

@@ -158,7 +158,11 @@ RULES: tuple[SecretRule, ...] = (
         r"authorization" + _ASSIGN + r"(?>(?:(?:bearer|basic|token|(?:x-)?api-?key|jwt|dpop|key)\s{1,4})?)" + _VALUE,
     ),
     # A header's value alone, as `Authorization: Api-Key VALUE` has it: words of prose have no digit.
-    _rule("api-key", "api-key apikey", _ALONE + r"api-?key[ \t]{1,4}(?P<secret>(?=[a-z._~+/=-]{0,80}[0-9])[a-z0-9._~+/=-]{8,})"),
+    _rule(
+        "api-key",
+        "api-key apikey",
+        _ALONE + r"api-?key[ \t]{1,4}(?P<secret>(?=[a-z._~+/=-]{0,80}[0-9])[a-z0-9._~+/=-]{8,})",
+    ),
     _rule("bearer", "bearer", _ALONE + r"bearer\s{1,4}(?P<secret>[a-z0-9._~+/=-]{8,})"),
     _rule(
         "user-password",

@@ -1,6 +1,6 @@
-"""Take credentials out of recorded requests: headers, addresses and bodies, by names, by shapes and by the rules of all text.
+"""Take credentials out of recorded requests: headers, addresses and bodies.
 
-A client sends a server more than the server prints: here a weak hint is enough (`key=`, `code=`), and of headers only
+They are known by names, by shapes and by the rules of all text. A client sends a server more than the server prints: here a weak hint is enough (`key=`, `code=`), and of headers only
 those stay that a replay needs. What is replaced keeps its place and its type, so that the request still parses.
 """
 
@@ -43,7 +43,8 @@ _OPENERS_OF_JSON = ("{", "[", '"')
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_WORDS = frozenset((
-    "password", "passwords", "passwd", "passphrase", "passcode", "pass", "pwd", "pw", "secret", "secrets", "credential",
+    "password", "passwords", "passwd", "passphrase", "passcode", "pass", "pwd", "pw", "secret", "secrets",
+    "credential",
     "credentials", "creds", "cred", "authorization", "authorisation", "authentication", "auth", "bearer", "jwt", "cookie",
     "cookies", "otp", "totp", "pin", "sas", "sig", "signature", "hmac", "assertion", "csrf", "xsrf", "dpop", "dsn",
     "webhook", "token", "apikey", "apikeys", "ticket", "sid", "session", "sessionid", "jsessionid", "phpsessid",
@@ -58,8 +59,12 @@ _OF_TOKENS = frozenset((
     "count", "limit", "budget", "type", "types", "ids", "url", "uri", "file", "path", "dir", "method", "mode", "policy",
     "length", "name", "enabled", "required", "memory", "params", "healing", "usage", "choice", "position", "endpoint",
 ))  # fmt: skip
-_OF_MODELS = frozenset(("eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "prompt", "special", "image", "audio"))
-_KEYS_OF_NOTHING = frozenset(("public", "primary", "foreign", "cache", "sort", "partition", "group", "order", "routing"))
+_OF_MODELS = frozenset(
+    ("eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "prompt", "special", "image", "audio")
+)
+_KEYS_OF_NOTHING = frozenset(
+    ("public", "primary", "foreign", "cache", "sort", "partition", "group", "order", "routing")
+)
 # In an address or a form, where a single word is all that there is.
 _SECRET_PARAMETERS = frozenset(("key", "code", "psk"))
 
@@ -105,7 +110,7 @@ class RequestRedactor:
         self._redactor = redactor
 
     def headers(self, headers: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Return the headers that a replay sends again: those that are known to be needed, and hold no credential."""
+        """Return the headers that a replay sends again: those that are known to be needed."""
         given = list(headers)
         named = {w.strip().lower() for name, value in given if name.lower() == "connection" for w in value.split(",")}
         kept = KEPT_HEADERS - named

@@ -50,6 +50,8 @@ class CaptureReport:
     reads: int = 0
     too_large: int = 0
     not_redactable: int = 0
+    unrecordable: int = 0
+    websockets: int = 0
     dropped: int = 0
     unanswered: int = 0
     size: int = 0
@@ -137,6 +139,8 @@ def as_json(report: CaptureReport) -> str:
             "reads": report.reads,
             "too_large": report.too_large,
             "not_redactable": report.not_redactable,
+            "unrecordable": report.unrecordable,
+            "websockets": report.websockets,
             "dropped": report.dropped,
             "unanswered": report.unanswered,
             "seconds": report.seconds,
@@ -151,7 +155,9 @@ def as_text(report: CaptureReport) -> str:
     for count, what in (
         (report.dropped, "older ones dropped: --max-count, --max-size"),
         (report.too_large, "too large to keep: --max-body"),
-        (report.not_redactable, "not kept: their bodies are not text, and could not be redacted"),
+        (report.not_redactable, "not kept: their bodies are not text or packed in an unknown way: not redactable"),
+        (report.unrecordable, "not kept: they could not be written down (VDBG_LOG=info says why)"),
+        (report.websockets, "WebSockets passed on, which no recording holds"),
         (report.unanswered, "without an answer from the server"),
     ):
         lines += [f"  {count} {what}"] if count else []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +14,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
+from aiohttp import (
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    ClientWebSocketResponse,
+    ClientWSTimeout,
+    DummyCookieJar,
+    TCPConnector,
+    WSCloseCode,
+    WSMsgType,
+    WSServerHandshakeError,
+    web,
+)
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
@@ -24,11 +39,16 @@ from vdbg_env.record.request_redactor import HOP_BY_HOP, RequestRedactor
 from vdbg_env.run.capture import CaptureReport, CaptureSettings, RequestFile
 
 _LOG = logging.getLogger(__name__)
-_LOG.addHandler(logging.NullHandler())  # a request that cannot be read is the client's: shown with -v only
+for _log in (_LOG, logging.getLogger("aiohttp")):
+    _log.addHandler(logging.NullHandler())  # what a client does wrong is shown with -v only
 
 _HEADER_LIMIT = 64 << 10
 _GRACE_S = 0.75  # for the answers under way when the capture is ended, which aiohttp waits for twice
 _READS = frozenset(("GET", "HEAD", "OPTIONS"))  # health checks and metrics; they start no work on a GPU
+_MADE_BY_CLIENTS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_ENDS = frozenset((WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR))
+_WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -99,8 +119,8 @@ class CaptureProxy:
         return None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if request.headers.get("Upgrade"):
-            return web.Response(status=501, text="vdbg-env capture passes no WebSocket on\n")
+        if _is_websocket(request):
+            return await self._handle_websocket(request)
         arrived = time.monotonic()
         body, whole = await self._read(request)
         self._report.passed_on += 1
@@ -117,13 +137,47 @@ class CaptureProxy:
                 headers=_end_to_end(request.headers),
                 data=(io.BytesIO(body) if body else None) if whole else _chunks(body, request),
                 allow_redirects=False,
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+                skip_auto_headers=_MADE_BY_CLIENTS,
             ) as answer:  # fmt: skip
                 return await _passed_on(request, answer)
         except (ClientError, TimeoutError) as error:
-            self._report.unanswered += 1
-            reason = f"vdbg-env capture: no answer from {self._settings.upstream}: {error}"
-            return web.Response(status=502, text=reason + "\n")
+            return self._without_answer(error)
+
+    def _without_answer(self, error: Exception) -> web.Response:
+        self._report.unanswered += 1
+        reason = f"vdbg-env capture: no answer from {self._settings.upstream}: {error}"
+        return web.Response(status=502, text=reason + "\n")
+
+    async def _handle_websocket(self, request: web.Request) -> web.StreamResponse:
+        """Pass the messages of both sides on as they arrive; a recording has no place for them."""
+        self._report.passed_on += 1
+        self._report.websockets += 1
+        protocols = [word.strip() for word in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+        given = _end_to_end(request.headers)
+        for name in [name for name in given if name.lower().startswith("sec-websocket-")]:
+            del given[name]
+        try:
+            server = await self._client.ws_connect(
+                self._target(request.raw_path), headers=given, protocols=[word for word in protocols if word],
+                autoping=False, max_msg_size=0, timeout=ClientWSTimeout(ws_close=_GRACE_S),
+            )  # fmt: skip
+        except WSServerHandshakeError as error:
+            return web.Response(status=error.status, text=f"vdbg-env capture: the server answered {error.message}\n")
+        except (ClientError, TimeoutError) as error:
+            return self._without_answer(error)
+        async with server:
+            chosen = (server.protocol,) if server.protocol else ()
+            client = web.WebSocketResponse(autoping=False, max_msg_size=0, protocols=chosen, timeout=_GRACE_S)
+            await client.prepare(request)
+            relays = [asyncio.ensure_future(_relayed(*ends)) for ends in ((client, server), (server, client))]
+            try:
+                await asyncio.wait(relays, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for relay in relays:
+                    relay.cancel()
+                await asyncio.gather(*relays, return_exceptions=True)
+                await client.close(code=server.close_code or WSCloseCode.OK)
+        return client
 
     def _target(self, raw_path: str) -> URL:
         # Put together and not resolved: a path that begins with two slashes would name another server.
@@ -150,7 +204,12 @@ class CaptureProxy:
             request.method, request.raw_path, request.headers.items(), body, max(0.0, arrived - self._first)
         )
         self._numbers += 1
-        line = as_line(recorded, self._numbers, self._redactor, redact_body=self._settings.redact_bodies)
+        try:
+            line = as_line(recorded, self._numbers, self._redactor, redact_body=self._settings.redact_bodies)
+        except Exception:  # the traffic of a server goes on, whatever a client sent
+            _LOG.info("a request could not be recorded", exc_info=True)
+            self._report.unrecordable += 1
+            return
         if line is None:
             self._report.not_redactable += 1
             return
@@ -176,9 +235,31 @@ async def _chunks(begin: bytes, request: web.Request) -> AsyncIterator[bytes]:
         yield part
 
 
+def _is_websocket(request: web.Request) -> bool:
+    """Return whether a request begins a WebSocket (RFC 6455, section 4.1); other upgrades a server may ignore."""
+    return "Sec-WebSocket-Key" in request.headers and request.headers.get("Upgrade", "").lower() == "websocket"
+
+
+async def _relayed(source: _WebSocket, target: _WebSocket) -> None:
+    """Pass the messages of one side on to the other, to the end of either."""
+    while (message := await source.receive()).type not in _ENDS:
+        with contextlib.suppress(ConnectionError):
+            match message.type:
+                case WSMsgType.TEXT:
+                    await target.send_str(message.data)
+                case WSMsgType.BINARY:
+                    await target.send_bytes(message.data)
+                case WSMsgType.PING:
+                    await target.ping(message.data)
+                case WSMsgType.PONG:
+                    await target.pong(message.data)
+
+
 async def _passed_on(request: web.Request, answer: ClientResponse) -> web.StreamResponse:
     """Pass an answer on piece by piece: an event of a stream goes out when it arrives."""
-    response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=_end_to_end(answer.headers))
+    # The library refuses control characters there, and HTTP gives the words no meaning.
+    reason = _CONTROLS.sub("?", answer.reason or "")
+    response = web.StreamResponse(status=answer.status, reason=reason, headers=_end_to_end(answer.headers))
     try:
         await response.prepare(request)
         async for part in answer.content.iter_any():

@@ -424,7 +424,7 @@ class Supervisor:
             "survivors": [
                 {"pid": p.pid, "name": p.name, "state": p.state} for p in self._survivors if not self._childless
             ],
-            "notes": [*self._streams.notes, *self._clock.notes(), *self._notes],
+            "notes": [*self._streams.notes, *self._clock.notes(), *self._server.notes(), *self._notes],
         }
         try:
             self._ending.write(document)

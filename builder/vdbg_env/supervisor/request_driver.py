@@ -9,7 +9,8 @@ In place of a recording's path, `synthetic` means requests that are made for the
 up to the longest that it takes, one after the other, then side by side.
 
 The recording is OpenAI's batch input, which `vllm run-batch` reads too: one JSON object a line with `method`, `url`
-(a path) and `body`, or `body_base64` for bytes. `headers` is optional. Where every request has `at_s`, the seconds
+(a path) and `body`, or `body_base64` for bytes. `headers` is optional. A line that is none of that is skipped, counted
+and named. Where every request has `at_s`, the seconds
 after the first one, each is sent at its time, whether those before it were answered or not; `concurrency` bounds how
 many are under way. Else they are sent one after the other, or `concurrency` at a time.
 
@@ -23,13 +24,15 @@ import http.client
 import json
 import os
 import random
+import re
 import socket
 import ssl
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 if __name__ == "__main__":  # as in the supervisor's own __main__: no path leads to the package
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
@@ -44,6 +47,9 @@ MADE_FOR = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/pooli
 UNKNOWN_LENGTH, NEW_TOKENS, AT_ONCE = 2048, 16, 16  # tokens of a model that names no limit, tokens asked for, requests
 ANSWER_KEPT = 1 << 20
 LONGEST_LOOK_S = 15.0  # at a server that is not ready; more passed while its scheduler had stopped us
+NAMED = 3  # of the lines that were skipped
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,1000}")
+BREAKS = re.compile(r"[\r\n\0]")
 FOREIGN_S = 10.0  # another's listener where ours is to be: a server that starts may be in between, once
 LONGEST_GAP_S = 30.0  # between two arrivals; a night without traffic is not waited for
 NO_ANSWER = (OSError, http.client.HTTPException)
@@ -55,9 +61,12 @@ STREAMED_ERROR = b'data: {"error"'
 class Tally:
     """The counts so far: what was sent is answered, refused (4xx), failed (5xx or no answer), or under way."""
 
-    def __init__(self, recorded: int = 0) -> None:
+    def __init__(self, recorded: int = 0, skipped: Sequence[str] = ()) -> None:
         self.lock = threading.Lock()
         self.counts = {"recorded": recorded, "ready": False, "sent": 0, "answered": 0, "refused": 0, "failed": 0}
+        self.skipped = skipped  # the lines of the recording that are no requests, and why
+        if skipped:
+            self.counts["skipped"] = len(skipped)
         self.gone = 0  # requests in a row that got no answer at all
         self.server_gone = threading.Event()
         self.why_gone = ""
@@ -83,7 +92,8 @@ class Tally:
 
     def report(self, message: str | None = None) -> None:
         """Print one line: the counts, and with a message the reason why this is the end."""
-        print(json.dumps(self.counts | ({"message": message} if message else {})), flush=True)
+        notes = {"skipped_lines": self.skipped[:NAMED]} if self.skipped else {}
+        print(json.dumps(self.counts | notes | ({"message": message} if message else {})), flush=True)
 
 
 def main(document: dict[str, Any]) -> int:
@@ -91,11 +101,11 @@ def main(document: dict[str, Any]) -> int:
     made = document["replay"] == SYNTHETIC
     kind = "synthetic requests" if made else "requests"
     try:
-        requests = [] if made else read_requests(document["replay"])
+        requests, skipped = ([], []) if made else read_requests(document["replay"])
     except (OSError, ValueError) as error:
         Tally().report(f"{document['replay']}: {error}")
         return NOTHING_TO_SEND
-    tally = Tally(len(requests))
+    tally = Tally(len(requests), skipped)
     url = document["ready_url"]
     sockets = Sockets(os.getppid())
     try:
@@ -131,18 +141,44 @@ def main(document: dict[str, Any]) -> int:
     return UNANSWERED if tally.gone else ALL_SENT
 
 
-def read_requests(path: str) -> list[dict[str, Any]]:
-    """Return the requests of a recording; raises OSError or ValueError where it has none."""
-    requests = []
+def read_requests(path: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the requests of a recording, and the lines that are none; raises OSError or ValueError without any."""
+    requests, skipped = list[dict[str, Any]](), list[str]()
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs more than it gives here
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             try:
-                requests += [json.loads(line)] if line.strip() else []
-            except ValueError:
-                raise ValueError(f"line {number} is no JSON; it needs one JSON object on each line") from None
-    if not requests or not all(isinstance(request, dict) for request in requests):
-        raise ValueError("it holds no requests; it needs one JSON object on each line: method, url, body")
-    return requests
+                requests.append(checked_request(json.loads(line)))
+            except RecursionError:
+                skipped.append(f"line {number} is nested too deep")
+            except ValueError as error:
+                skipped.append(f"line {number} {error if type(error) is ValueError else 'is no JSON'}")
+    if not requests:
+        first = f" ({skipped[0]})" if skipped else ""
+        raise ValueError(f"it holds no requests; it needs one JSON object on each line: method, url, body{first}")
+    return requests, skipped
+
+
+def checked_request(request: Any) -> dict[str, Any]:
+    """Return a request that can be sent; raises ValueError that says why a line is none."""
+    if not isinstance(request, dict):
+        raise ValueError("is no JSON object")
+    recorded = request.get("headers", {})
+    url = request.get("url", "/")
+    if not isinstance(url, str) or not url.startswith("/"):
+        raise ValueError("has a url that is no path")
+    if not isinstance(request.get("method", "POST"), str) or not TOKEN.fullmatch(request.get("method", "POST")):
+        raise ValueError("has a method that HTTP does not have")
+    if not isinstance(recorded, dict) or not all(isinstance(value, str) for value in recorded.values()):
+        raise ValueError("has headers that are no texts")
+    if not all(TOKEN.fullmatch(name) and not BREAKS.search(value) for name, value in recorded.items()):
+        raise ValueError("has a header that HTTP does not have")
+    try:
+        headers(request, content(request))
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("has a body or a header that cannot be sent") from None
+    return request
 
 
 def synthetic_requests(url: str, sockets: Sockets) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -272,7 +308,7 @@ def exchange(
     connection = ToTheStep(base, timeout_s, sockets)
     data = content(request)
     try:
-        connection.request(request.get("method", "POST"), request.get("url", "/"), data, headers(request, data))
+        connection.request(request.get("method", "POST"), path(request), data, headers(request, data))
         answer = connection.getresponse()
         error, rest, begin = False, b"", b""
         while chunk := answer.read1(1 << 16):
@@ -317,14 +353,22 @@ def send_once_more(base: str, request: dict[str, Any], sockets: Sockets) -> int:
 
 
 def content(request: dict[str, Any]) -> bytes | None:
-    """Return the bytes of a request's body."""
+    """Return the bytes of a request's body; raises ValueError or TypeError for one that has none."""
     if "body_base64" in request:
-        return base64.b64decode(request["body_base64"])
+        return base64.b64decode(request["body_base64"], validate=True)
     body = request.get("body")
-    return None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    if isinstance(body, str):
+        return body.encode("utf-8", "surrogateescape")
+    return None if body is None else json.dumps(body).encode()
 
 
-def headers(request: dict[str, Any], data: bytes | None) -> dict[str, str]:
+def path(request: dict[str, Any]) -> str:
+    """Return a request's path; what an address may not have, as clients send it, is put in percent signs."""
+    given: str = request.get("url", "/")
+    return quote(given.encode("utf-8", "surrogatepass"), safe="".join(map(chr, range(0x21, 0x7F))))
+
+
+def headers(request: dict[str, Any], data: bytes | None) -> dict[str, bytes]:
     """Return the recorded headers over ours: the content's type, and the key that the server itself was given."""
     recorded: dict[str, str] = request.get("headers", {})
     key = os.environ.get("VLLM_API_KEY")
@@ -332,7 +376,8 @@ def headers(request: dict[str, Any], data: bytes | None) -> dict[str, str]:
     if key:
         ours["Authorization"] = f"Bearer {key}"
     named = {name.lower() for name in recorded}
-    return {name: value for name, value in ours.items() if name.lower() not in named} | recorded
+    sent = {name: value for name, value in ours.items() if name.lower() not in named} | recorded
+    return {name: value.encode("utf-8", "surrogateescape") for name, value in sent.items()}
 
 
 if __name__ == "__main__":

@@ -616,7 +616,14 @@ class DrivenServer:
     @property
     def requests(self) -> dict[str, Any] | None:
         """How the requests went so far, None where none are to be sent."""
-        return {n: x for n, x in self._counts.items() if n != "message"} if self._job.driver else None
+        left_out = {"message", "skipped_lines"}
+        return {n: x for n, x in self._counts.items() if n not in left_out} if self._job.driver else None
+
+    def notes(self) -> list[str]:
+        """Return which lines of the recording could not be sent."""
+        lines, count = self._counts.get("skipped_lines", ()), self._counts.get("skipped", 0)
+        more = f" and {count - len(lines)} more" if count > len(lines) else ""
+        return [f"{count} lines of the recording are skipped: {'; '.join(lines)}{more}"] if count else []
 
     @property
     def waits_for(self) -> str:

@@ -37,7 +37,14 @@ def test_a_secret_in_a_core_is_masked_at_its_length(form: str, coding: str, tmp_
 
 @pytest.mark.parametrize(
     "text",
-    [b"password=%s\0", b"token=$TOKEN\0", b"Authorization: <none>\0", b"bearer certificates\0", b"://x@\0", b"token=\0abcdefgh"],
+    [
+        b"password=%s\0",
+        b"token=$TOKEN\0",
+        b"Authorization: <none>\0",
+        b"bearer certificates\0",
+        b"://x@\0",
+        b"token=\0abcdefgh",
+    ],
 )
 def test_strings_of_programs_stay(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "core"
