@@ -8,107 +8,31 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urljoin, urlsplit
+from urllib.parse import quote, urlencode, urljoin
 
 import requests
-from urllib3.exceptions import HTTPError
 
 from gpucore.errors import UnreadableBinary
 from vdbg_env.common.errors import BadInput, HostNotAble
-from vdbg_env.common.stop import waiting
 from vdbg_env.crash.line_packs import SUFFIX, LineStore, PackFile
 from vdbg_env_lines import stores
+from vdbg_env_lines.client import (
+    LARGEST,
+    Client,
+    Take,
+    bare,
+    is_loopback,
+    keeps_passwords,
+    origin,
+    parse_host,
+    refused,
+    without_password,
+    without_tls,
+)
 from vdbg_env_lines.stores import DIGEST, KEYS, LIST, PACKS, CarriedPack, PackCache, PackTarget, read_list
-
-LARGEST: Final = 1 << 30  # the packs of whole wheels have a hundredth of that
-_TIMEOUTS: Final = (5.0, 60.0)  # seconds to connect, and between two pieces of an answer
-_PIECE: Final = 1 << 16
-
-
-def send(
-    session: requests.Session,
-    method: str,
-    address: str,
-    *,
-    headers: Mapping[str, str] | None = None,
-    data: bytes | None = None,
-) -> requests.Response:
-    """Return the answer to a request, its body unread; raises HostNotAble when there is none.
-
-    A redirection from TLS to plain HTTP is refused: someone on the way could answer it.
-    """
-    wanted = {"Accept-Encoding": "identity", **(headers or {})}
-    try:
-        with waiting():
-            answer = session.request(method, address, headers=wanted, data=data, timeout=_TIMEOUTS, stream=True)
-    except (requests.RequestException, HTTPError, ValueError) as error:
-        raise HostNotAble(
-            f"{address} cannot be reached: {_reason(error)}",
-            cause="no network here, a proxy that is not set (https_proxy), or a CA that is not known "
-            "(REQUESTS_CA_BUNDLE)",
-            next_step=f"curl -sI {address}",
-        ) from error
-    if lost := without_tls([one.url for one in (*answer.history, answer)]):
-        answer.close()
-        raise HostNotAble(
-            f"{address} redirects to {lost}, which has no TLS",
-            cause="a proxy or a server that is set up wrongly, or someone on the way",
-            next_step=f"curl -sIL {address}",
-        )
-    return answer
-
-
-def without_tls(addresses: Sequence[str]) -> str | None:
-    """Return the first address without TLS that follows one with it; None where there is none."""
-    secured = False
-    for address in addresses:
-        if secured and not address.startswith("https://"):
-            return address
-        secured = secured or address.startswith("https://")
-    return None
-
-
-def body(answer: requests.Response, most: int = LARGEST) -> bytes:
-    """Return the body of an answer; raises HostNotAble for a refusal, and what is cut short, compressed or too large.
-
-    What was not asked for is not expanded: a few kilobytes may become gigabytes.
-    """
-    if answer.status_code != requests.codes.ok:
-        raise refused(answer)
-    if (form := answer.headers.get("Content-Encoding", "identity")) != "identity":
-        answer.close()
-        raise HostNotAble(f"{answer.url} sends it as {form}, which was not asked for", cause="a proxy on the way")
-    found = bytearray()
-    try:
-        with waiting():
-            for piece in answer.raw.stream(_PIECE, decode_content=False):
-                found.extend(piece)
-                if len(found) > most:
-                    break
-            answer.close()
-    except (requests.RequestException, HTTPError, OSError) as error:
-        raise HostNotAble(f"{answer.url} was cut short after {len(found):,} bytes: {_reason(error)}") from error
-    if len(found) > most:
-        raise HostNotAble(f"{answer.url} sends more than {most:,} bytes")
-    return bytes(found)
-
-
-def refused(answer: requests.Response) -> HostNotAble:
-    """Return the error for an answer that is none."""
-    answer.close()
-    return HostNotAble(
-        f"{answer.url} answers {answer.status_code} {answer.reason}",
-        cause="a mistyped address, or one that asks for a password",
-        next_step=f"curl -sI {answer.url}",
-    )
-
-
-def _reason(error: Exception) -> str:
-    return str(error.args[0] if error.args else error)[:200]
-
 
 # A place of line packs on a server: what it has by digest, each pack fetched through the cache.
 
@@ -129,7 +53,7 @@ class RemoteStore(ABC):
             raise self._failed
         try:
             for digest in self._digests(keys, release):
-                yield self._cache.get(digest, self.name, lambda digest=digest: self._pack(digest))  # type: ignore[misc]
+                yield self._cache.get(digest, self.name, partial(self._pack, digest))
         except (HostNotAble, UnreadableBinary) as error:
             self._failed = error
             raise
@@ -139,8 +63,8 @@ class RemoteStore(ABC):
         """Return the packs to yield: those with one of the keys, or all where the server cannot say."""
 
     @abstractmethod
-    def _pack(self, digest: str) -> bytes:
-        """Fetch a pack."""
+    def _pack(self, digest: str, take: Take) -> None:
+        """Fetch a pack, piece by piece."""
 
 
 # Line packs behind an HTTP(S) address: what `vdbg-env lines push FOLDER` writes, handed out by any web server.
@@ -154,8 +78,9 @@ class HttpStore(RemoteStore):
     """A LineStore over an address."""
 
     def __init__(self, address: str, cache: PackCache) -> None:
-        super().__init__(address.rstrip("/"), cache)
-        self._session: Final = requests.Session()
+        super().__init__(bare(address).rstrip("/"), cache)
+        self._client: Final = Client(address)
+        self._sizes: Final[dict[str, int]] = {}
         self._shards: Final[dict[str, set[tuple[bytes, bytes]]]] = {}
         self._is_one = False
 
@@ -180,6 +105,9 @@ class HttpStore(RemoteStore):
         found = read_list(data)
         if not all(DIGEST.fullmatch(digest) for digest in found):
             raise UnreadableBinary(f"{self.name}/{LIST} names packs by something else than their sha256")
+        for digest, entry in found.items():
+            if isinstance(size := entry.get("size"), int):
+                self._sizes[digest] = size
         return sorted(
             found, key=lambda digest: (not release or release not in str(found[digest].get("builds")), digest)
         )
@@ -188,7 +116,7 @@ class HttpStore(RemoteStore):
         """Raise HostNotAble where there is no list either: no key there is the answer of any wrong address."""
         if self._is_one:
             return
-        answer = send(self._session, "GET", f"{self.name}/{LIST}")
+        answer = self._client.send("GET", f"{self.name}/{LIST}")
         answer.close()
         if answer.status_code in _MISSING:
             raise self._no_list()
@@ -200,22 +128,26 @@ class HttpStore(RemoteStore):
             next_step=f"curl -sI {self.name}/{LIST}",
         )
 
-    def _pack(self, digest: str) -> bytes:
-        data = self._get(f"{PACKS}/{digest}{SUFFIX}", LARGEST)
-        if data is None:
+    def _pack(self, digest: str, take: Take) -> None:
+        answer = self._ask(f"{PACKS}/{digest}{SUFFIX}")
+        if answer is None:
             raise HostNotAble(
                 f"{self.name} lists the line pack {digest[:12]} and does not have it",
                 next_step="push it again: vdbg-env lines push PACK FOLDER",
             )
-        return data
+        self._client.receive(answer, take, min(LARGEST, self._sizes.get(digest, LARGEST)))
 
     def _get(self, path: str, most: int) -> bytes | None:
         """Return a file; None where there is none."""
-        answer = send(self._session, "GET", f"{self.name}/{path}")
+        answer = self._ask(path)
+        return None if answer is None else self._client.body(answer, most)
+
+    def _ask(self, path: str) -> requests.Response | None:
+        answer = self._client.send("GET", f"{self.name}/{path}")
         if answer.status_code in _MISSING:
             answer.close()
             return None
-        return body(answer, most)
+        return answer
 
 
 # Line packs as an OCI artifact: in the registry that the cluster has already, by digest.
@@ -233,7 +165,7 @@ _EMPTY_TYPE: Final = "application/vnd.oci.empty.v1+json"
 _DESCRIPTION: Final = "org.opencontainers.image.description"
 _LARGEST_MANIFEST: Final = 4 << 20
 _REFERENCE: Final = re.compile(
-    r"oci://(?P<host>[^/]+)/(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(?::(?P<tag>\w[\w.-]{0,127}))?"
+    r"oci://(?P<host>[^/@]+)/(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(?::(?P<tag>\w[\w.-]{0,127}))?"
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _CHALLENGE: Final = re.compile(r'(\w+)="([^"]*)"')
@@ -256,7 +188,7 @@ class Reference:
     @property
     def base(self) -> str:
         """The address of the repository; a loopback address speaks plain HTTP, as for container engines."""
-        plain = self.host.partition(":")[0] in ("localhost", "127.0.0.1", "[::1]")
+        plain = is_loopback(parse_host(self.host))
         return f"http{'' if plain else 's'}://{self.host}/v2/{self.name}"
 
     def __str__(self) -> str:
@@ -266,8 +198,14 @@ class Reference:
 def parse_reference(text: str) -> Reference:
     """Read `oci://HOST/NAME[:TAG][@DIGEST]`; raises BadInput when it is something else."""
     found = _REFERENCE.fullmatch(text)
-    if found is None:
-        raise BadInput(f"{text} is not of the form oci://HOST/NAME:TAG", next_step="oci://registry.example/lines:vllm")
+    if found is None or parse_host(found["host"]) is None:
+        raise BadInput(
+            f"{without_password(text)} is not of the form oci://HOST/NAME:TAG",
+            cause="a user or a password in the address: those of a registry are what `docker login` keeps"
+            if "@" in text.partition("://")[2].partition("/")[0]
+            else None,
+            next_step="oci://registry.example/lines:vllm",
+        )
     return Reference(host=found["host"], name=found["name"], tag=found["tag"] or "latest", digest=found["digest"])
 
 
@@ -282,14 +220,14 @@ class RegistryStore(RemoteStore):
     def _digests(self, keys: Collection[bytes], release: str | None) -> Sequence[str]:
         """Return every pack of the artifact: it cannot say which keys they have."""
         del keys, release
-        return self._all
+        return tuple(self._all)
 
     @cached_property
-    def _all(self) -> Sequence[str]:
+    def _all(self) -> Mapping[str, int]:
         return _layers(self._repository.manifest(self._reference.wanted), self.name)
 
-    def _pack(self, digest: str) -> bytes:
-        return self._repository.blob(digest)
+    def _pack(self, digest: str, take: Take) -> None:
+        self._repository.blob(digest, take, self._all[digest])
 
 
 class RegistryTarget:
@@ -320,14 +258,14 @@ def _descriptor(kind: str, data: bytes) -> dict[str, Any]:
     return {"mediaType": kind, "digest": f"sha256:{hashlib.sha256(data).hexdigest()}", "size": len(data)}
 
 
-def _layers(manifest: bytes, name: str) -> list[str]:
-    """Return the digests of the packs that a manifest lists."""
+def _layers(manifest: bytes, name: str) -> dict[str, int]:
+    """Return the digests of the packs that a manifest lists, and their sizes."""
     try:
         document = json.loads(manifest)
-        layers = [layer["digest"] for layer in document["layers"] if layer["mediaType"] == LAYER]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UnreadableBinary(f"{name} is not an artifact of line packs: {error!r}") from error
-    digests = [str(layer).removeprefix("sha256:") for layer in layers]
+        layers = [(layer["digest"], layer["size"]) for layer in document["layers"] if layer["mediaType"] == LAYER]
+        digests = {str(digest).removeprefix("sha256:"): min(LARGEST, int(size)) for digest, size in layers}
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise UnreadableBinary(f"{name} is not an artifact of line packs: {error!r:.200}") from error
     if not digests or not all(DIGEST.fullmatch(digest) for digest in digests):
         raise UnreadableBinary(
             f"{name} has no line pack", cause="a container image, or an artifact of another program",
@@ -336,27 +274,23 @@ def _layers(manifest: bytes, name: str) -> list[str]:
     return digests
 
 
-def _origin(address: str) -> tuple[str, str | None, int | None]:
-    found = urlsplit(address)
-    return found.scheme, found.hostname, found.port
-
-
 class _Repository:
     """One repository of a registry, with the credentials that `docker login` kept."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference: Final = reference
-        self._session: Final = requests.Session()
+        self._client: Final = Client(reference.base)
         self._authorization = ""
 
     def manifest(self, wanted: str) -> bytes:
-        data = body(self._ask("GET", f"/manifests/{wanted}", headers={"Accept": MANIFEST}), _LARGEST_MANIFEST)
+        answer = self._ask("GET", f"/manifests/{wanted}", headers={"Accept": MANIFEST})
+        data = self._client.body(answer, _LARGEST_MANIFEST)
         if wanted.startswith("sha256:") and f"sha256:{hashlib.sha256(data).hexdigest()}" != wanted:
             raise HostNotAble(f"{self._reference} is another manifest than its digest says")
         return data
 
-    def blob(self, digest: str) -> bytes:
-        return body(self._ask("GET", f"/blobs/sha256:{digest}"))
+    def blob(self, digest: str, take: Take, most: int) -> None:
+        self._client.receive(self._ask("GET", f"/blobs/sha256:{digest}"), take, most)
 
     def upload(self, data: bytes) -> None:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -368,7 +302,10 @@ class _Repository:
         begun.close()
         if begun.status_code != requests.codes.accepted or "Location" not in begun.headers:
             raise refused(begun)
-        place = urljoin(begun.url, begun.headers["Location"])
+        try:
+            place = urljoin(begun.url, begun.headers["Location"])
+        except ValueError:
+            place = begun.headers["Location"]
         place += f"{'&' if '?' in place else '?'}digest={quote(digest)}"
         done = self._send("PUT", place, headers={"Content-Type": "application/octet-stream"}, data=data)
         done.close()
@@ -389,18 +326,23 @@ class _Repository:
         self, method: str, address: str, *, headers: Mapping[str, str] | None = None, data: bytes | None = None
     ) -> requests.Response:
         """Send a request, once more with what the registry asks for when it refuses the first."""
-        ours = _origin(address) == _origin(self._reference.base)
+        try:
+            ours = origin(address) == origin(self._reference.base)
+        except ValueError as error:
+            raise HostNotAble(f"{self._reference.host} has its blobs sent to no address: {error}") from error
         if without_tls([self._reference.base, address]):
-            raise HostNotAble(f"{self._reference.host} has its blobs sent to {address[:200]}, which has no TLS")
+            raise HostNotAble(
+                f"{self._reference.host} has its blobs sent to {without_password(address)}, which has no TLS"
+            )
         if not ours:  # a registry may have another server take the blobs: it is not given our password
-            return send(self._session, method, address, headers=headers, data=data)
-        answer = send(self._session, method, address, headers=self._with(headers), data=data)
-        if answer.status_code != requests.codes.unauthorized or _origin(answer.url) != _origin(self._reference.base):
+            return self._client.send(method, address, headers=headers, data=data)
+        answer = self._client.send(method, address, headers=self._with(headers), data=data)
+        if answer.status_code != requests.codes.unauthorized or origin(answer.url) != origin(self._reference.base):
             return answer
         challenge = answer.headers.get("WWW-Authenticate", "")
         answer.close()
         self._authorization = self._authorize(challenge)
-        return send(self._session, method, address, headers=self._with(headers), data=data)
+        return self._client.send(method, address, headers=self._with(headers), data=data)
 
     def _with(self, headers: Mapping[str, str] | None) -> dict[str, str]:
         own = {"Authorization": self._authorization} if self._authorization else {}
@@ -421,20 +363,19 @@ class _Repository:
             return basic
         words = dict(_CHALLENGE.findall(challenge))
         realm = words.pop("realm", "")
-        if basic and without_tls([self._reference.base, realm]):
+        if (basic and not keeps_passwords(realm)) or without_tls([self._reference.base, realm]):
             raise HostNotAble(
-                f"{self._reference.host} has its password sent to {realm[:200]}, which has no TLS",
+                f"{self._reference.host} has its password sent to {without_password(realm)}, which has no TLS",
                 cause="a registry that is set up wrongly, or someone on the way",
                 next_step=f"docker login {self._reference.host}, to see whether it does so too",
             )
-        answer = send(
-            self._session, "GET", f"{realm}?{urlencode(words)}", headers={"Authorization": basic} if basic else {}
-        )
+        asked = f"{realm}{'&' if '?' in realm else '?'}{urlencode(words)}"
+        answer = self._client.send("GET", asked, headers={"Authorization": basic} if basic else {})
         try:
-            found = json.loads(body(answer, _LARGEST_MANIFEST))
+            found = json.loads(self._client.body(answer, _LARGEST_MANIFEST))
             return f"Bearer {found.get('token') or found['access_token']}"
-        except (ValueError, KeyError, AttributeError) as error:
-            raise HostNotAble(f"{realm} sends no token") from error
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise HostNotAble(f"{without_password(realm)} sends no token") from error
 
 
 def open_store(address: str) -> LineStore:

@@ -13,16 +13,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Protocol
 
 from gpucore.errors import UnreadableBinary
-from gpucore.line_pack import KEY_SIZE, checksum
+from gpucore.line_pack import KEY_SIZE, PACK_MAGIC, checksum
 from gpucore.line_packs import LinePack
 from vdbg_env.common.errors import BadInput, HostNotAble
 from vdbg_env.crash.files import Buffer, mapped_for_good
 from vdbg_env.crash.line_packs import SUFFIX, LineStore, PackFile, write_whole
 from vdbg_env.image.settings import parse_size
 from vdbg_env.lines.packs import cache_folder, least_used, summarize
+from vdbg_env.record.run_directory import replacement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +76,21 @@ class PackCache:
         self._most: Final = most_bytes
         self._checked: Final[set[str]] = set()
 
-    def get(self, digest: str, origin: str, fetch: Callable[[], bytes]) -> PackFile:
-        """Return a pack, fetched from `origin` where it is not here; raises HostNotAble when it is another one."""
+    def get(self, digest: str, origin: str, fetch: Callable[[Callable[[bytes], object]], None]) -> PackFile:
+        """Return a pack, fetched from `origin` where it is not here; raises HostNotAble when it is another one.
+
+        `fetch` gives its pieces to a function. What is no pack by its first bytes is not fetched to its end.
+        """
         path = self._folder / f"{digest}{SUFFIX}"
         if digest not in self._checked and not self._is_sound(path, digest):
-            data = fetch()
-            if hashlib.sha256(data).hexdigest() != digest:
-                raise HostNotAble(
-                    f"{origin} sent another line pack than {digest[:12]}",
-                    cause="a proxy that answers in place of the server, or a transfer that was cut short",
-                    next_step=f"curl -s {origin} | sha256sum",
-                )
-            write_whole(path, data)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacement(path) as file:
+                    incoming = _Incoming(file, digest, origin)
+                    fetch(incoming.take)
+                    incoming.finish()
+            except OSError as error:
+                raise BadInput(f"{path} cannot be written: {error.strerror or error}") from error
             self._keep_within_bound(path)
         self._checked.add(digest)
         with contextlib.suppress(OSError):  # a cache that is read only works too; its order is then that of arrival
@@ -105,6 +109,36 @@ class PackCache:
         for path in least_used(self._folder, self._most):
             if path != newest:
                 path.unlink(missing_ok=True)
+
+
+class _Incoming:
+    """A pack on its way into a file: its bytes are compared with what they claim, and with its sha256 at the end."""
+
+    def __init__(self, file: IO[bytes], digest: str, origin: str) -> None:
+        self._file, self._digest, self._origin = file, digest, origin
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    def take(self, piece: bytes) -> None:
+        """Write a piece; raises HostNotAble where these are not the bytes of a pack."""
+        begin = PACK_MAGIC[self._size :]
+        self._size += len(piece)
+        if not piece.startswith(begin[: len(piece)]):
+            raise self._another()
+        self._hash.update(piece)
+        self._file.write(piece)
+
+    def finish(self) -> None:
+        """Raise HostNotAble where it is another pack than was asked for."""
+        if self._hash.hexdigest() != self._digest:
+            raise self._another()
+
+    def _another(self) -> HostNotAble:
+        return HostNotAble(
+            f"{self._origin} sent another line pack than {self._digest[:12]}",
+            cause="a proxy that answers in place of the server, or a transfer that was cut short",
+            next_step=f"curl -s {self._origin} | sha256sum",
+        )
 
 
 # The index of a store: which packs may have a function, by the first bytes of its code hash and of its name's hash.

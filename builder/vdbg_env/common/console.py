@@ -35,6 +35,14 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
+_USER_OF_ADDRESS = re.compile(r"(?<=://)[^\s/?#@]{1,4096}(?=@)")
+
+
+def without_passwords(text: str) -> str:
+    """Return a text whose addresses have no user and no password (`https://TOKEN@HOST`): errors go into tickets."""
+    return _USER_OF_ADDRESS.sub("***", text) if "://" in text else text
+
+
 def printable_json(text: str) -> str:
     """Return a JSON document with such characters as its own escapes; `json.dumps` leaves those beyond ASCII."""
 
@@ -63,7 +71,7 @@ def error_text(error: ExplainedError, *, colour: bool = False) -> str:
         lines.append(f"  usual cause: {printable(error.cause)}")
     if error.next_step:
         lines.append(f"  {bold}try:{plain} {printable(error.next_step)}")
-    return "\n".join(lines)
+    return without_passwords("\n".join(lines))
 
 
 def show(text: str) -> None:
@@ -74,7 +82,7 @@ def show(text: str) -> None:
 def note(*lines: str) -> None:
     """Print what is not part of the answer; a line break in a name begins no other line."""
     for line in lines:
-        print(printable(line), file=sys.stderr)
+        print(printable(without_passwords(line)), file=sys.stderr)
 
 
 def shows_colour(stream: TextIO) -> bool:

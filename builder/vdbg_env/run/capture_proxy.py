@@ -31,6 +31,7 @@ from aiohttp import (
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from vdbg_env.common.console import without_passwords
 from vdbg_env.common.errors import VdbgError
 from vdbg_env.common.stop import in_background
 from vdbg_env.record.recorded_requests import RecordedRequest, as_line
@@ -145,7 +146,7 @@ class CaptureProxy:
 
     def _without_answer(self, error: Exception) -> web.Response:
         self._report.unanswered += 1
-        reason = f"vdbg-env capture: no answer from {self._settings.upstream}: {error}"
+        reason = without_passwords(f"vdbg-env capture: no answer from {self._settings.upstream}: {error}")
         return web.Response(status=502, text=reason + "\n")
 
     async def _handle_websocket(self, request: web.Request) -> web.StreamResponse:

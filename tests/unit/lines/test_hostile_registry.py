@@ -17,7 +17,7 @@ import requests
 
 from tests.support.line_packs import pack_of
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env_lines import remote
+from vdbg_env_lines import client
 from vdbg_env_lines.remote import RegistryTarget, _Repository, parse_reference
 from vdbg_env_lines.stores import CarriedPack
 
@@ -109,16 +109,18 @@ def test_a_password_is_not_sent_to_a_realm_without_tls(login: Callable[[str], No
 
 
 def test_a_redirection_from_tls_to_plain_http_is_refused() -> None:
-    class Redirected(requests.Session):
+    class Redirected:
         def request(self, *_: Any, **__: Any) -> requests.Response:
             first, last = requests.Response(), requests.Response()
             first.url, last.url, last.history = "https://a/packs.json", "http://b/packs.json", [first]
             last.raw = io.BytesIO()
             return last
 
+    redirected = client.Client("https://a")
+    redirected._session = Redirected()  # type: ignore[misc, assignment]
     with pytest.raises(HostNotAble, match=r"redirects to http://b/packs\.json, which has no TLS"):
-        remote.send(Redirected(), "GET", "https://a/packs.json")
-    assert remote.without_tls(["https://a", "https://b", "http://c"]) == "http://c"
-    assert remote.without_tls(["https://a", "ftp://b"]) == "ftp://b"
-    assert remote.without_tls(["http://localhost", "https://a"]) is None
-    assert remote.without_tls(["http://localhost"]) is None
+        redirected.send("GET", "https://a/packs.json")
+    assert client.without_tls(["https://a", "https://b", "http://c"]) == "http://c"
+    assert client.without_tls(["https://a", "ftp://b"]) == "ftp://b"
+    assert client.without_tls(["http://localhost", "https://a"]) is None
+    assert client.without_tls(["http://localhost"]) is None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import vdbg_env
-from vdbg_env_lines import remote
+from vdbg_env_lines import client
 
 Say = Callable[[socket.socket], None]
 
@@ -87,7 +87,7 @@ def test_every_answer_ends_in_words_and_leaves_nothing(
     for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(remote, "_TIMEOUTS", (5.0, 1.0))
+    monkeypatch.setattr(client, "_TIMEOUTS", (5.0, 1.0))
     say, words = ANSWERS[what]
     with serving(say) as address:
         ran = vdbg_env("lines", "pull", address)
