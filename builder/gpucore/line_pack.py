@@ -43,7 +43,10 @@ FRAME_ROW: Final = struct.Struct("<QIII8s")  # offset, stored size, size, number
 
 NAME_HASH_SIZE: Final = 8
 KEY_SIZE: Final = 8
-LARGEST_FRAME: Final = 64 << 20
+LARGEST_FRAME: Final = 16 << 20  # a function of a million instructions has fewer bytes
+MOST_TEXTS: Final = 1 << 17  # of a frame: the writer begins another after as many characters
+_MOST_ROWS: Final = 1 << 18  # of a table of a record: each becomes an object
+_MOST_NUMBERS: Final = 1 << 12  # of the architectures of a record
 
 _LEVEL: Final = 12
 _NO_CHECKSUM: Final = bytes(16)
@@ -61,6 +64,7 @@ class Kind(IntEnum):
     STRINGS = 7
 
 
+MOST_FUNCTIONS: Final = 1 << 20  # the wheels of ten releases have half of that
 _IN_FRAMES: Final = {Kind.BLOCKS, Kind.STRINGS}
 _ROW_SIZES: Final = {
     Kind.CODE: CODE_ROW.size, Kind.NAMES: NAME_ROW.size, Kind.BLOCK_TABLE: FRAME_ROW.size,
@@ -175,6 +179,8 @@ class Sections:
         for kind, row in _ROW_SIZES.items():
             if found[kind][1] % row:
                 raise UnreadableBinary(f"the {kind.name} of a line pack has no whole number of rows")
+            if found[kind][1] // row > MOST_FUNCTIONS:
+                raise UnreadableBinary(f"the {kind.name} of a line pack has more than {MOST_FUNCTIONS:,} rows")
         return found
 
 
@@ -246,9 +252,11 @@ class ColumnReader:
             raise UnreadableBinary("a record of a line pack is cut short", offset=start)
         return bytes(self._data[start : self._at])
 
-    def column(self) -> array[int]:
-        """Read a column."""
+    def column(self, most: int = LARGEST_FRAME) -> array[int]:
+        """Read a column; raises UnreadableBinary where it claims more than so many numbers."""
         count = self.number()
+        if count > most:
+            raise UnreadableBinary(f"a column of a line pack claims {count:,} numbers, of at most {most:,}")
         column = array("I")
         if not count:
             return column
@@ -266,10 +274,10 @@ class ColumnReader:
 
     def differences(self) -> array[int]:
         """Read a column of differences; raises UnreadableBinary when a number leaves its 32 bits."""
-        values = list(accumulate(map(_unfolded, self.column())))
-        if values and not 0 <= min(values) <= max(values) <= _MASK:
-            raise UnreadableBinary("a column of a line pack has a number beyond 32 bits", offset=self._at)
-        return array("I", values)
+        try:
+            return array("I", accumulate(map(_unfolded, self.column())))
+        except OverflowError:
+            raise UnreadableBinary("a column of a line pack has a number beyond 32 bits", offset=self._at) from None
 
 
 def _folded(difference: int) -> int:
@@ -451,12 +459,12 @@ def decode(data: memoryview, string: Callable[[int], str], source: Callable[[int
     flags = read.number()
     code = read.raw(HASH_SIZE)
     name, size = string(read.number()), read.number()
-    archs = tuple(string(number) for number in read.column())
-    sources = tuple(source(number) for number in read.column())
+    archs = tuple(string(number) for number in read.column(_MOST_NUMBERS))
+    sources = tuple(source(number) for number in read.column(_MOST_ROWS))
     fields = tuple(PatchedField(*row) for row in _rows(read))
     inner = tuple(InnerFunction(name=string(n), start=start, size=length) for n, start, length in _rows(read))
     parameters = tuple(ParameterPlace(ordinal=ordinal, offset=at, size=length) for ordinal, at, length in _rows(read))
-    strings = tuple(string(number) for number in read.column())
+    strings = tuple(string(number) for number in read.column(4 * _MOST_ROWS))
     parents = read.column()
     for number, distance in enumerate(parents, 1):
         parents[number - 1] = number - distance if 0 < distance < number else 0 if not distance else number
@@ -499,6 +507,6 @@ def _check(sound: bool, what: str) -> None:
 
 
 def _rows(read: ColumnReader) -> list[tuple[int, int, int]]:
-    flat = read.column()
+    flat = read.column(3 * _MOST_ROWS)
     _check(len(flat) % 3 == 0, "a table has rows of another length")
     return list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))

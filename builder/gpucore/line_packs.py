@@ -7,10 +7,10 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from itertools import count
+from itertools import count, pairwise
 from typing import Final, TypeVar
 
 from gpucore import line_pack
@@ -154,9 +154,12 @@ def _headers(rows: object) -> tuple[PackedHeaders, ...]:
 
 
 _KEPT: Final = 16  # frames expanded: a chain needs the texts of several
-_MOST_PROVENANCE: Final = 16 << 20
+_KEPT_SIZE: Final = 32 << 20  # bytes of them
+_KEPT_TEXTS: Final = 1 << 18
+_MOST_ALIKE: Final = 1 << 12  # records of one function: one for each build with other code or lines
+_MOST_PROVENANCE: Final = 8 << 20
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Sized)
 
 
 class LinePack:
@@ -230,20 +233,31 @@ class LinePack:
     def check(self) -> None:
         """Read all of it; raises UnreadableBinary where a part is damaged, or its indexes lead elsewhere."""
         known = self.by_digest
-        code = list(self.keys())
+        if any(before > after for before, after in pairwise(self.keys())):
+            raise UnreadableBinary("the index of a line pack is not in order")
+        self._check_names()
+        code = self._sections[Kind.CODE]
         for number in self._by_block():
             record = self._record(number)
-            if (record.hash, line_pack.name_hash(stable_name(record.name))) != code[number]:
+            key = CODE_ROW.unpack_from(code, number * CODE_ROW.size)[:2]
+            if (record.hash, line_pack.name_hash(stable_name(record.name))) != key:
                 raise UnreadableBinary("the index of a line pack does not fit its records")
             if not known.keys() >= set(record.sources):
                 raise UnreadableBinary(f"{record.name} is from a binary that the line pack does not list")
-        if code != sorted(code):
-            raise UnreadableBinary("the index of a line pack is not in order")
-        names = [(name, number) for name, number in NAME_ROW.iter_unpack(self._sections[Kind.NAMES])]
-        if names != sorted((name, number) for number, (_, name) in enumerate(code)):
-            raise UnreadableBinary("the names of a line pack do not fit its records")
         for number in range(len(self._strings)):
             self._chunk(number)
+
+    def _check_names(self) -> None:
+        """Raise UnreadableBinary unless the names list every function once, in order: then they are sorted codes."""
+        code, rows = self._sections[Kind.CODE], NAME_ROW.iter_unpack(self._sections[Kind.NAMES])
+        before, count = (b"", -1), 0
+        for name, number in rows:
+            fits = number < len(self) and CODE_ROW.unpack_from(code, number * CODE_ROW.size)[1] == name
+            if not fits or (name, number) <= before:
+                raise UnreadableBinary("the names of a line pack do not fit its records")
+            before, count = (name, number), count + 1
+        if count != len(self):
+            raise UnreadableBinary("the names of a line pack do not fit its records")
 
     def _sound(
         self, records: Iterator[LineRecord], stable: str, code_hash: bytes | None = None
@@ -256,7 +270,7 @@ class LinePack:
 
     def _by_block(self) -> list[int]:
         """Return the numbers of the functions in the order of their records: each block is then expanded once."""
-        places = [row[2:] for row in CODE_ROW.iter_unpack(self._sections[Kind.CODE])]
+        places = array("Q", (block << 32 | at for *_, block, at in CODE_ROW.iter_unpack(self._sections[Kind.CODE])))
         return sorted(range(len(places)), key=places.__getitem__)
 
     def _record(self, number: int) -> LineRecord:
@@ -290,14 +304,14 @@ class LinePack:
             data = self._strings[number]
             reader = ColumnReader(data)
             try:
-                texts = tuple(reader.raw(size).decode() for size in reader.column())
+                texts = tuple(reader.raw(size).decode() for size in reader.column(line_pack.MOST_TEXTS))
             except UnicodeDecodeError as error:
                 raise UnreadableBinary("a text of a line pack is not UTF-8") from error
             if not reader.at_end:
                 raise UnreadableBinary("a frame of a line pack has bytes behind its texts")
             return texts
 
-        return _kept(self._texts, number, read)
+        return _kept(self._texts, number, read, _KEPT_TEXTS)
 
 
 class _FrameReader:
@@ -313,7 +327,7 @@ class _FrameReader:
 
     def __getitem__(self, number: int) -> memoryview:
         """Return the contents of a frame; raises UnreadableBinary when it is damaged."""
-        return _kept(self._expanded, number, lambda: self._read(number))
+        return _kept(self._expanded, number, lambda: self._read(number), _KEPT_SIZE)
 
     def holding(self, text: int) -> int:
         """Return the number of the frame that has a text."""
@@ -355,16 +369,19 @@ def _rows_with(table: memoryview, width: int, key: bytes) -> range:
     end = low
     while end < len(rows) and at(end) == key:
         end += 1
+        if end - low > _MOST_ALIKE:
+            raise UnreadableBinary(f"the index of a line pack lists one function more than {_MOST_ALIKE:,} times")
     return range(low, end)
 
 
-def _kept(cache: OrderedDict[int, T], number: int, read: Callable[[], T]) -> T:
+def _kept(cache: OrderedDict[int, T], number: int, read: Callable[[], T], most: int) -> T:
+    """Return a value of the cache, or read it; the last used are kept, with at most so many bytes or texts together."""
     if number in cache:
         cache.move_to_end(number)
         return cache[number]
     value = read()
     cache[number] = value
-    if len(cache) > _KEPT:
+    while len(cache) > 1 and (len(cache) > _KEPT or sum(map(len, cache.values())) > most):
         cache.popitem(last=False)
     return value
 
