@@ -55,7 +55,7 @@ def read_compile_commands(text: str) -> tuple[Unit, ...]:
     try:
         rows = json.loads(text)
         return tuple(_units(rows))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"compile_commands.json cannot be read: {error}", next_step="configure anew") from error
 
 

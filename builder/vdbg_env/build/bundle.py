@@ -130,7 +130,7 @@ def read_manifest(text: bytes) -> Manifest:
                 f"the bundle says {document.get('schema')!r} and not {SCHEMA!r}", next_step="update vdbg-env"
             )
         return Manifest.model_validate(document)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise BadInput(
             f"the bundle's manifest cannot be read: {error}", cause="the file is damaged", next_step="copy it again"
         ) from None

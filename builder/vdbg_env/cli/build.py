@@ -452,9 +452,12 @@ def _run_settings(plan: BuildPlan, request: BuildRequest, flags: RenderFlags) ->
 
 def _render_patch(existing: Path, folder: Path, flags: RenderFlags) -> int:
     from vdbg_env.build.render import render_patch
+    from vdbg_env.image.patch import MOST_BYTES
 
+    with existing.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)  # one more: a longer file is refused, and a device has no end
     rendering, notes = render_patch(
-        existing.read_text(errors="replace"),
+        data.decode(errors="replace"),
         str(existing),
         folder,
         image=str(parse_reference(flags.image, "--image")) if flags.image else None,

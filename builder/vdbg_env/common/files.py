@@ -107,18 +107,18 @@ def read_whole(path: Path, limit: int = LARGEST_DOCUMENT) -> bytes:
 
 def read_document(path: Path) -> Any:
     """Return the JSON value in a file; raises OSError as `read_whole` does, ValueError for what is not JSON."""
-    try:
-        return parse_json(read_whole(path))
-    except RecursionError:
-        raise ValueError(f"{path} is nested too deeply") from None
+    return parse_json(read_whole(path))
 
 
 def parse_json(data: str | bytes) -> Any:
-    """Return a JSON value; raises ValueError for what is not JSON, as NaN, and for numbers without a finite value.
+    """Return a JSON value; raises ValueError for what is not JSON, as NaN, or too deep, and for infinite numbers.
 
     Python's own reader takes them, and its writer then writes what no other program reads.
     """
-    return json.loads(data, parse_constant=_finite, parse_float=_finite)
+    try:
+        return json.loads(data, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _finite(text: str) -> float:

@@ -224,9 +224,9 @@ def _images(archive: tarfile.TarFile) -> list[list[str]]:
     """Return the names of the layers of each image, the lowest first; none where the tar is not a saved image."""
     try:
         manifest = archive.extractfile("manifest.json")
-        images = json.load(manifest) if manifest else []
+        images = json.loads(manifest.read(_LONGEST_HEADER)) if manifest else []
         return [[str(layer) for layer in image["Layers"]] for image in images]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return []
 
 

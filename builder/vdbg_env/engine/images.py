@@ -301,7 +301,7 @@ def _made(labels: Mapping[str, str]) -> list[str]:
     """Return the paths that the build of a proven image noted; none where it noted none, or what is no path."""
     try:
         paths = json.loads(labels.get(LABEL_BUILT, "[]"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     known = isinstance(paths, list) and all(isinstance(one, str) and posixpath.isabs(one) for one in paths)
     return paths if known else []

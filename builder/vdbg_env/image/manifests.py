@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vdbg_env.common.console import one_line
+from vdbg_env.common.console import one_line, printable
 from vdbg_env.common.errors import BadInput
 from vdbg_env.image.context import ROOT
 from vdbg_env.image.plan import LABEL_DIGEST, BuildPlan, CommandStep, CopyStep, shell_word
@@ -215,7 +215,8 @@ def as_yaml(document: object, notes: tuple[str, ...]) -> str:
 
     Dumper.add_representer(str, Dumper.represent_str)
     body = yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
-    return "".join(f"# {note}\n" for note in notes) + body
+    # A line break within a note, a name's for one, would begin a line of the document.
+    return "".join(f"# {printable(note)}\n" for note in notes) + body
 
 
 # A plan as an Apptainer definition file: the same steps, the same environment, one %post.

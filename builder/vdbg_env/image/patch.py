@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ _VOLUMES = ("dumps", "vdbg-dumps", "vdbg-guard-dumps")
 _START = "vdbg-env"  # what the shell of an armed start is called
 _MESSAGE = "/dev/termination-log"
 _TYPES: Mapping[type, str] = {dict: "a mapping", list: "a list", int: "a whole number"}
+_NAMES = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _GONE: Any = object()  # the value of a field that is removed
 PATCH, UNDO, OBJECT = "patch.yaml", "undo.yaml", "object.yaml"
 # What a cluster adds to an object, and what it would refuse of one that is made again.
@@ -111,11 +113,26 @@ def arming_patch(text: str, name: str, arming: Arming) -> ArmingPatch:
 # -- what is read ------------------------------------------------------------------------------------------------------
 
 
+MOST_BYTES = 4 << 20  # a hundred objects as kubectl prints them have fewer
+_MOST_DEPTH = 64
+_MOST_VALUES = 200_000  # with what anchors repeat
+
+
 def _object(text: str, name: str) -> dict[str, Any]:
     import yaml
 
+    if len(text) > MOST_BYTES:
+        raise BadInput(
+            f"{name} is longer than {MOST_BYTES >> 20} MiB, the most that is read",
+            cause="another file, or the objects of a whole cluster",
+            next_step="kubectl get KIND NAME --output yaml > FILE",
+        )
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        documents = [found for found in yaml.safe_load_all(text) if found is not None]
+        _refuse_too_large(yaml.parse(text, Loader=loader), name)
+        documents = [found for found in yaml.load_all(text, Loader=loader) if found is not None]  # noqa: S506 - is safe
+    except (ValueError, OverflowError, RecursionError) as error:  # a date or a number that Python does not have
+        raise BadInput(f"{name} has a value that cannot be read: {error}") from None
     except yaml.YAMLError as error:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -133,7 +150,47 @@ def _object(text: str, name: str) -> dict[str, Any]:
     _refuse_other_types(known[0], name)
     if not _name(known[0]) or not list(_templates(known[0])):
         raise BadInput(f"the {known[0]['kind']} in {name} has no name, or no pod with a container")
+    _refuse_names(known[0], name)
     return known[0]
+
+
+def _refuse_too_large(events: Iterable[Any], name: str) -> None:
+    """Raise BadInput for values that are nested too deep, or too many where each anchor's are written out."""
+    import yaml
+
+    sizes: dict[str, int] = {}
+    opened: list[tuple[str | None, int]] = [(None, 0)]  # the anchor of each open value, and how many are in it
+    for event in events:
+        added = 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, 1))
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, added = opened.pop()
+            sizes |= {anchor: added} if anchor else {}
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in opened):
+                raise BadInput(f"{name} has the anchor {event.anchor!r} within itself")
+            added = sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes |= {event.anchor: 1} if event.anchor else {}
+        anchor, size = opened[-1]
+        opened[-1] = (anchor, size + added)
+        if len(opened) > _MOST_DEPTH or size + added > _MOST_VALUES:
+            what = f"more than {_MOST_VALUES:,} values, those of its anchors written out"
+            raise BadInput(f"{name} has {what if size + added > _MOST_VALUES else 'values nested too deep'}")
+
+
+def _refuse_names(found: dict[str, Any], name: str) -> None:
+    """Raise BadInput for a name that Kubernetes does not take: it goes into commands and comments as it is."""
+    metadata = found["metadata"]
+    for field_name in ("name", "namespace"):
+        value = metadata.get(field_name)
+        if value is not None and not (isinstance(value, str) and len(value) <= 253 and _NAMES.fullmatch(value)):
+            raise BadInput(
+                f"the {field_name} of the {found['kind']} in {name} is {value!r:.100}",
+                cause="Kubernetes takes small letters, digits, hyphens and dots (RFC 1123)",
+            )
 
 
 def _refuse_other_types(found: dict[str, Any], name: str) -> None:

@@ -463,7 +463,7 @@ def _holder(descriptor: int) -> str:
     try:
         document = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {document['pid']} on {document['host']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "a process that has only just begun"
 
 

@@ -658,7 +658,7 @@ def _pids_of_run(folder: Path) -> frozenset[int] | None:
 def _numbered_as_the_kernel_does(lock: Path) -> bool:
     try:
         said = [json.loads(line) for line in lock.read_text("utf-8", "replace").splitlines()]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return any(isinstance(one, dict) and one.get("pid_namespace") == _INITIAL_NAMESPACE for one in said)
 

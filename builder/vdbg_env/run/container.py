@@ -297,7 +297,7 @@ def _ask(containers: StepContainers, tools: Sequence[str]) -> dict[str, Any]:
     ran = containers.run(("python3", "-I", "-S", "-c", _PROBE, *tools))
     try:
         told: dict[str, Any] = json.loads(ran.stdout)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise HostNotAble(
             f"the python3 of {containers.container.settings.image} does not work: it ended with {ran.code}",
             details=tuple(ran.stderr.splitlines()[-3:]),

@@ -68,7 +68,7 @@ def installed_versions(programs: ProgramRunner, python: str, packages: Sequence[
     done = programs.run([python, "-c", _ASK, *packages], timeout_s=60)
     try:
         document = json.loads(done.stdout)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise HostNotAble(f"{python} could not be asked what is installed") from None
     return {str(name): str(version) for name, version in document.items()}
 

@@ -299,7 +299,7 @@ def _effective(argv: Sequence[str], spellings: Sequence[str]) -> dict[str, Data]
 def _read(text: str) -> Data:
     try:
         value: Data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return value
 
@@ -430,7 +430,7 @@ def _witnesses(seen: Observation) -> Iterator[Witness]:
             yield Witness(
                 pid=int(found["pid"]), rank=found["rank"], environment=found["environment"], engine=found["engine"]
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
 
 

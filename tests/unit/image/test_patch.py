@@ -422,7 +422,7 @@ def test_what_is_armed_already_is_armed_once(tmp_path: Path) -> None:
     [
         ("kind: Pod\nmetadata: {name: x}", "no object to arm"),
         (f"{DEPLOYMENT}---{STATEFUL}", "2 objects to arm"),
-        ("a: [", "FILE:1:5: is not YAML"),
+        ("a: [", "FILE:2:1: is not YAML"),
         ("kind: Deployment\nmetadata: {name: x}\nspec: {}", "no name, or no pod"),
         ("- 1\n- 2", "no object to arm"),
     ],
