@@ -47,7 +47,9 @@ def test_a_dump_inside_a_container_is_fired_and_read_from_the_host(docker_engine
         while b"armed" not in client.logs(made["Id"]):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        ran = vdbg_env("dump", "--json", str(pid))
+        refused = vdbg_env("dump", "--json", str(pid))
+        assert (refused.status, "is the first of a container" in refused.stderr) == (2, True)
+        ran = vdbg_env("dump", "--json", "--yes", str(pid))
         (process,) = json.loads(ran.stdout)["processes"]
         assert (ran.status, process["status"], process["namespace_pid"]) == (0, "written", 1), ran.stdout + ran.stderr
         assert process["file"].startswith("/var/tmp/core.")

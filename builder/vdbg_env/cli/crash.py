@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from gpucore.code_map import parse_place
 from vdbg_env.cli.options import Mapping, lines_option, memory_option, path_map_option, source_root_option
 from vdbg_env.common import console
 from vdbg_env.common.console import progress_bar
+from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import SourceFiles
 from vdbg_env.engine.targets import Targets
 
@@ -221,6 +223,7 @@ def _pid(_context: click.Context, _argument: click.Parameter, text: str | None) 
 )
 @click.option("--no-wait", is_flag=True, help="Trigger the dumps and return without waiting for them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema vdbg-env/dump/v1).")
+@click.option("--yes", is_flag=True, help="Do not ask where PID is the first process of a machine or a container.")
 @click.option("--arm", is_flag=True, help="Print the environment to start a program with, and exit.")
 @click.option(
     "--format", "form", type=click.Choice(["export", "env"]), default="export", show_default=True,
@@ -239,6 +242,7 @@ def dump_command(
     timeout: float,
     no_wait: bool,
     as_json: bool,
+    yes: bool,
     arm: bool,
     form: Literal["export", "env"],
     folder: str,
@@ -247,8 +251,11 @@ def dump_command(
 ) -> int:
     """Make a hung program write GPU core dumps, and wait until they are complete.
 
-    PID and the processes below it write one each, also inside a container, and continue afterwards. They must have been
-    started with the environment that --arm prints. Run this as the same user or as root.
+    PID and the processes below it write one each, also inside a container. Driver 580 then ends each of them (SIGABRT);
+    of other drivers that is not known. They must have been started with the environment that --arm prints. Run this as
+    the same user or as root.
+
+    The first process of a machine or a container has all others below it: there --yes, or a person, has to agree.
 
     Exit status: 0 every dump is written; 4 some are; 1 none is; 2 no such process, or none with that environment.
 
@@ -258,7 +265,7 @@ def dump_command(
       vdbg-env dump $!
       vdbg-env dump --arm --format env > cuda.env    # for docker run --env-file
     """
-    from vdbg_env.crash.dump import DumpStatus, dump, dump_json, dump_text
+    from vdbg_env.crash.dump import DumpStatus, check_first_process, dump, dump_json, dump_text
 
     if arm:
         variables = arming(folder, size="full" if full else size)
@@ -266,7 +273,17 @@ def dump_command(
         return 0
     if pid is None:
         raise click.UsageError("Missing argument 'PID' (or --arm).")
-    report = dump(pid, 0 if no_wait else timeout)
+    if (asked := check_first_process(pid)) and not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise BadInput(
+                asked,
+                cause="no one can be asked here",
+                next_step=f"the PID of the program, or vdbg-env dump --yes {pid}",
+            )
+        if not click.confirm(f"{asked}. Dump them all?", err=True):
+            console.note("no dump was asked for")
+            return 1
+    report = dump(pid, 0 if no_wait else timeout, tell=console.note)
     click.echo(dump_json(report) if as_json else dump_text(report), nl=False)
     good = [p.status in {DumpStatus.WRITTEN, DumpStatus.FIRED} for p in report.processes]
     return 0 if all(good) else 4 if any(good) else 1

@@ -93,17 +93,27 @@ class ProcessDump:
 
 @dataclass(frozen=True, kw_only=True)
 class DumpReport:
-    """Every process that was armed or could not be looked at, and how many were not armed."""
+    """Every process that was armed or could not be looked at, and how many were not armed.
+
+    `driver` is the release of the first process that was asked, None where it is not known.
+    """
 
     pid: int
     processes: tuple[ProcessDump, ...]
     not_armed: int
+    driver: str | None = None
 
 
-def dump(pid: int, timeout_s: float = 600.0, pipes: CorePipes | None = None) -> DumpReport:
+def dump(
+    pid: int,
+    timeout_s: float = 600.0,
+    pipes: CorePipes | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> DumpReport:
     """Fire every pipe of the tree first, for dumps of one moment; then wait for each to be whole.
 
-    All of them together are waited for that many seconds; 0 does not wait.
+    All of them together are waited for that many seconds; 0 does not wait. `tell` gets, before anything is done, what
+    becomes of a process after its dump.
     Raises BadInput when there is no such process, or none of the tree is armed.
     """
     pipes = pipes or CorePipes()
@@ -111,13 +121,53 @@ def dump(pid: int, timeout_s: float = 600.0, pipes: CorePipes | None = None) -> 
     concerned = [t for t in targets if t.state is not PipeState.NOT_ARMED]
     if not concerned:
         raise _not_armed(pid, len(targets))
+    driver = next(filter(None, (driver_of(t.pid) for t in concerned if t.state is PipeState.READY)), None)
+    if any(target.state is PipeState.READY for target in concerned):
+        tell(end_of_dumped(driver))
     fired = [(target, *_fire(target, pipes)) for target in concerned]
     deadline = time.monotonic() + timeout_s
     processes = tuple(
         _finish(target, started, refusal, deadline - time.monotonic(), wait=timeout_s > 0)
         for target, started, refusal in fired
     )
-    return DumpReport(pid=pid, processes=processes, not_armed=len(targets) - len(concerned))
+    return DumpReport(pid=pid, processes=processes, not_armed=len(targets) - len(concerned), driver=driver)
+
+
+def driver_of(pid: int) -> str | None:
+    """Return the release of the driver's library that a process has loaded, else that of the kernel's module."""
+    try:
+        with Path(f"/proc/{pid}/maps").open("rb") as maps:
+            found = next(filter(None, map(_LIBCUDA.search, maps)), None)
+    except OSError:
+        found = None
+    if found:
+        return found[1].decode()
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def ends_dumped(driver: str | None) -> bool | None:
+    """Return whether a driver ends a process after a dump on request; None where that was not seen."""
+    return True if driver and driver.startswith("580.") else None
+
+
+def end_of_dumped(driver: str | None) -> str:
+    """Return what becomes of a process after its dump, as far as it is known: docs/lab/gpu-proof.md."""
+    if ends_dumped(driver):
+        return f"driver {driver} ends each process after its dump (SIGABRT; seen with 580.159.04)"
+    which = f"driver {driver} lets a process" if driver else "this driver lets a process"
+    return f"whether {which} go on after its dump is not known: 580.159.04 ends it (SIGABRT)"
+
+
+def check_first_process(pid: int) -> str | None:
+    """Return what to ask before the tree of a machine's or a container's first process is dumped; None for others."""
+    if not proc.is_alive(pid) or proc.namespace_pid(pid) != 1:
+        return None
+    whose = "this machine or container" if pid == 1 else "a container"
+    below = len(list(proc.descendants(pid)))
+    return f"process {pid} is the first of {whose}: {below} processes are below it, and each that is armed may end"
 
 
 def line(process: ProcessDump) -> str:
@@ -188,6 +238,7 @@ def _not_armed(pid: int, count: int) -> BadInput:
 
 ENABLE: Final = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP"
 PIPE: Final = "CUDA_COREDUMP_PIPE"
+_LIBCUDA: Final = re.compile(rb"/libcuda\.so\.([0-9]{3,}(?:\.[0-9]+)+)")
 FILE: Final = "CUDA_COREDUMP_FILE"
 _DEFAULT_PIPES: Final = ("corepipe.cuda.%h.%p", "corepipe_%h_%p", "cuda_coredump_pipe_%h.%p.%t")
 _DEFAULT_FILES: Final = ("core_%t_%h_%p.nvcudmp", "core.cuda.%h.%p")
@@ -527,4 +578,13 @@ def dump_json(report: DumpReport) -> str:
         for of in report.processes
     ]
     schema = "vdbg-env/dump/v1"
-    return json_text({"schema": schema, "pid": report.pid, "not_armed": report.not_armed, "processes": processes})
+    return json_text(
+        {
+            "schema": schema,
+            "pid": report.pid,
+            "not_armed": report.not_armed,
+            "driver": report.driver,
+            "ends_processes": ends_dumped(report.driver),
+            "processes": processes,
+        }
+    )

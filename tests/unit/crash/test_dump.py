@@ -18,7 +18,21 @@ import pytest
 from tests.builders.core_builder import hang_core
 from tests.support import armed_program
 from tests.support.command_line import vdbg_env
-from vdbg_env.crash.dump import CorePipes, DumpStatus, DumpTarget, Fired, PipeState, _cannot_fire, _unfired, dump
+from vdbg_env.crash import dump as dump_module
+from vdbg_env.crash.dump import (
+    CorePipes,
+    DumpStatus,
+    DumpTarget,
+    Fired,
+    PipeState,
+    _cannot_fire,
+    _unfired,
+    check_first_process,
+    driver_of,
+    dump,
+    end_of_dumped,
+    ends_dumped,
+)
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "dump-v1.schema.json").read_text())
@@ -298,3 +312,53 @@ def test_the_env_file_is_not_quoted() -> None:
 @pytest.mark.parametrize("folder", ["relative", "/with/%p", "/" + "x" * 1000])
 def test_a_folder_the_driver_cannot_use_is_refused(folder: str) -> None:
     assert vdbg_env("dump", "--arm", "--folder", folder).status == 2
+
+
+def test_what_becomes_of_a_process_is_told_before_its_dump(start: Start) -> None:
+    process = start()
+    ran = vdbg_env("dump", str(process.pid))
+    assert "580.159.04 ends it (SIGABRT)" in ran.stderr
+    document = json.loads(vdbg_env("dump", "--json", "--no-wait", str(start().pid)).stdout)
+    assert (document["driver"], document["ends_processes"]) == (driver_of(process.pid), None)
+
+
+@pytest.mark.parametrize(
+    ("driver", "ends", "words"),
+    [
+        ("580.159.04", True, "driver 580.159.04 ends each process after its dump (SIGABRT; seen with 580.159.04)"),
+        ("580.65.06", True, "driver 580.65.06 ends each process after its dump"),
+        ("590.44", None, "whether driver 590.44 lets a process go on after its dump is not known"),
+        (None, None, "whether this driver lets a process go on after its dump is not known"),
+    ],
+)
+def test_nothing_is_said_of_drivers_that_were_not_seen(driver: str | None, ends: bool | None, words: str) -> None:
+    assert ends_dumped(driver) is ends
+    assert end_of_dumped(driver).startswith(words)
+
+
+def test_the_driver_is_that_of_the_library_which_a_process_has_loaded(tmp_path: Path) -> None:
+    library = tmp_path / "libcuda.so.580.159.04"
+    library.write_bytes(bytes(4096))
+    script = f"import mmap, time; f = open({str(library)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout and process.stdout.readline()
+            assert driver_of(process.pid) == "580.159.04"
+        finally:
+            process.kill()
+
+
+def test_the_first_process_is_not_dumped_without_being_asked_for() -> None:
+    ran = vdbg_env("dump", "1")
+    assert ran.status == 2
+    assert ran.stderr.startswith("error: process 1 is the first of this machine or container: ")
+    assert "try: the PID of the program, or vdbg-env dump --yes 1" in ran.stderr
+    assert check_first_process(os.getpid()) is None
+
+
+def test_who_says_yes_is_not_asked(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dump_module, "check_first_process", lambda pid: f"process {pid} is the first")
+    pid = str(start().pid)
+    refused = vdbg_env("dump", "--no-wait", pid)
+    assert (refused.status, refused.stdout) == (2, "")
+    assert vdbg_env("dump", "--no-wait", "--yes", pid).status == 0
