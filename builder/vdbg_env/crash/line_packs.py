@@ -117,24 +117,45 @@ def packed_lines(named: Sequence[str] = ()) -> PackedLines:
     return PackedLines(open_stores(named))
 
 
+def local_lines() -> PackedLines:
+    """Return the lines of the packs that are always looked through and are on this machine: nothing is fetched."""
+    return PackedLines([open_store(name) for name in _listed() if not _is_address(name)] + [_default()])
+
+
+def has_addresses() -> bool:
+    """Whether VDBG_LINES lists a place that is not on this machine."""
+    return any(map(_is_address, _listed()))
+
+
 def open_stores(named: Sequence[str] = ()) -> tuple[LineStore, ...]:
     """Return what `--lines` names, then what VDBG_LINES lists (by blanks or commas), then the default folder.
 
     Raises BadInput for a place of `--lines` that does not exist; of the others that is a note when they are used.
     """
-    listed = os.environ.get(VARIABLE, "").replace(",", " ").split()
-    asked = [open_store(name) for name in [*named, *listed]]
+    asked = [open_store(name) for name in [*named, *_listed()]]
     for store in asked[: len(named)]:
         if isinstance(store, PackFolder):
             store.paths()
-    return (*asked, PackFolder(default_folder(), optional=True))
+    return (*asked, _default())
+
+
+def _listed() -> list[str]:
+    return os.environ.get(VARIABLE, "").replace(",", " ").split()
+
+
+def _is_address(name: str) -> bool:
+    return "://" in name
+
+
+def _default() -> LineStore:
+    return PackFolder(default_folder(), optional=True)
 
 
 def open_store(name: str) -> LineStore:
     """Return the store that a path or an address names; raises BadInput where nothing here opens such an address."""
-    scheme, is_address, _ = name.partition("://")
-    if not is_address:
+    if not _is_address(name):
         return PackFolder(Path(name).expanduser())
+    scheme = name.partition("://")[0]
     if opened := plug_ins.plug_in(plug_ins.LINE_STORES, scheme):
         return cast(LineStore, opened(name))
     raise BadInput(f"{name}: nothing here fetches line packs from {scheme}://", next_step="a path, https:// or oci://")

@@ -17,6 +17,7 @@ from vdbg_env.report.model import Report
 from vdbg_env.report.pages import write_report
 from vdbg_env.run.begin import RunbookRequest
 from vdbg_env.run.crash_groups import of_same_cause, recorded_crashes
+from vdbg_env.run.late_lines import late_lines
 from vdbg_env.run.guarded import Announcer, Guarded, Room, fitting, listed
 from vdbg_env.run.session import FinishedRun, RunView, Session
 from vdbg_env.runbook.model import Status
@@ -248,6 +249,19 @@ class Guard:
                 seen=seen,
             )
         )
+        self._look_up(done)
+
+    def _look_up(self, done: FinishedRun) -> None:
+        """Look for source lines at addresses, which may take long: all is announced by now."""
+        try:
+            with stoppable():
+                notes = late_lines(done.report, done.directory)
+        except ToldToStop:
+            return
+        if notes:
+            for note in notes:
+                self.say(f"vdbg-env guard: {note}")
+            write_report(replace(done.report, notes=(*notes, *done.report.notes)), done.directory)
 
     def _announce(self, announcement: Announcement) -> None:
         """Say it everywhere, the surest place first; what cannot be reached is named on stderr."""

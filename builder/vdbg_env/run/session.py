@@ -19,7 +19,7 @@ from vdbg_env import __version__
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, VdbgError, quoted
 from vdbg_env.common.stop import Interrupts, SignalInterrupts, ToldToStop, stoppable
 from vdbg_env.crash.files import CoreFiles
-from vdbg_env.crash.line_packs import packed_lines
+from vdbg_env.crash.line_packs import local_lines, packed_lines
 from vdbg_env.image.settings import DATA
 from vdbg_env.record.progress import to_document
 from vdbg_env.record.redactor import Pseudonyms, Redactor, as_literals, secret_values
@@ -323,7 +323,8 @@ class Session:
             cores=self._cores,
             binaries=place.binaries,
             sources=place.sources,
-            packed_lines=cache(packed_lines),  # a run without a core opens none
+            # A run without a core opens none. A guard announces first, and then looks at addresses (`late_lines`).
+            packed_lines=cache(local_lines if self._guarded else packed_lines),
             environment=place.environment,
             write_report=lambda formats: write_report(self._report(run), directory.path, formats),
             redact=redactor.text,
