@@ -1,4 +1,4 @@
-"""Requests to a server that may be anyone's: within a total time and a size, with passwords for their own host alone."""
+"""Requests to a server that may be anyone's: within a total time and a size, passwords for their own host alone."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Client:
 
 
 class _Session(requests.Session):
-    """A session that adds no password of its own: requests takes any of `.netrc`, for the hosts of redirections too."""
+    """A session that adds no password; that of requests takes any of `.netrc`, for the hosts of redirections too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -36,6 +36,7 @@ def credential_forms() -> Iterator[CredentialForm]:
     yield from _in_targets()
     yield from _in_json()
     yield from _in_other_bodies()
+    yield from _later()
 
 
 def _secret(name: str) -> str:
@@ -166,7 +167,8 @@ _KEYS = (
     "Authorization", "cookie", "set-cookie", "session_token", "session_id", "sessionId", "private_key", "privateKey",
     "license_key", "signing_key", "encryption_key", "ssh_key", "access_key", "secretAccessKey", "aws_secret_access_key",
     "subscription_key", "account_key", "sas_token", "connection_string", "credential", "credentials", "pin", "otp",
-    "HF_TOKEN", "OPENAI_API_KEY", "API_PIN", "ServiceAccountKey", "webhook_secret", "signature", "auth", "x-functions-key",
+    "HF_TOKEN", "OPENAI_API_KEY", "API_PIN", "ServiceAccountKey", "webhook_secret", "signature", "auth",
+    "x-functions-key",
 )  # fmt: skip
 
 
@@ -301,6 +303,53 @@ def _in_other_bodies() -> Iterator[CredentialForm]:
         yield CredentialForm(f"body: {name}", s, {"Content-Type": JSON}, body=data)
     packed = {"Content-Type": JSON, "Content-Encoding": "gzip"}
     yield CredentialForm("body: JSON in gzip", s, packed, body=gzip.compress(plain.encode()))
+
+
+_LATER_KEYS = (
+    "passWord", "user_password", "PASSWORD_HASH", "userPwd", "mysql_pwd", "authToken", "auth-token", "BearerToken",
+    "x_auth", "basic_auth", "proxyAuthorization", "secretKey", "SECRET", "app_secret", "consumerSecret", "privKey",
+    "pem_key", "tls_key", "sshPassword", "sessionToken", "csrfToken", "storage_key", "azureKey", "gcp_credentials",
+    "service_account_json", "webhookUrl", "otp_code", "pin_code", "mfa_code", "recovery_code", "seed_phrase",
+    "mnemonic",
+    "licenseKey", "activation_key", "hf_token", "ngc_api_key", "key_secret", "access_key_id", "sig_v4",
+)  # fmt: skip
+_LATER_QUERIES = (
+    "apiToken", "x-api-key", "authKey", "hapikey", "consumer_secret", "oauth_signature", "sharedKey", "pass%77ord",
+    "PASSWORD", "user[password]", "AWSAccessKeyId", "Signature", "id_token_hint", "client_assertion", "code_verifier",
+)  # fmt: skip
+
+
+def _later() -> Iterator[CredentialForm]:
+    """Yield forms thought of after the first repair: 11 of 124 stayed then, of which a value in prose stays."""
+    for name in _LATER_KEYS:
+        secret = _secret("later key " + name)
+        yield _json(f"later: {name}", secret, {"extra": {name: secret}})
+    for name in _LATER_QUERIES:
+        secret = _secret("later query " + name)
+        yield CredentialForm(f"query, later: {name}", secret, {}, f"/v1/completions?a=1&{name}={secret}&z=2")
+    s = _secret("later")
+    encoded = base64.b64encode(f"a:{s}".encode()).decode()
+    shapes: dict[str, Any] = {
+        "Name and Value": {"vars": [{"Name": "PASSWORD", "Value": s}]},
+        "id and val": {"vars": [{"id": "api_key", "val": s}]},
+        "pairs": {"vars": [["password", s], ["a", "b"]]},
+        "words of a command": {"args": ["--password", s]},
+        "a flag with a value": {"args": ["--api-key=" + s]},
+        "a command": {"command": f"mysql -u root -p{s}"},
+        "YAML in a prompt": {"prompt": f"db:\n  password: {s}\n  host: x"},
+        "TOML in a prompt": {"prompt": f'[db]\npassword = "{s}"'},
+        "an INI file in a prompt": {"prompt": f"[default]\naws_secret_access_key = {s}"},
+        "a file of docker login": {"prompt": json.dumps({"auths": {"r": {"auth": encoded}}})},
+        "Python in a prompt": {"prompt": f'client = OpenAI(api_key="{s}")'},
+        "JavaScript in a prompt": {"prompt": f"const apiKey = '{s}';"},
+        "a header of curl": {"prompt": f"curl -H 'X-Api-Key: {s}' https://h"},
+        "an address of Redis": {"prompt": f"redis://:{s}@h:6379/0"},
+        "an address of JDBC": {"prompt": f"jdbc:postgresql://h/db?user=a&password={s}"},
+        "words of ODBC": {"prompt": f"Server=h;Uid=a;Pwd={s};"},
+        "an address of git": {"prompt": f"git clone https://{s}@github.com/a/b"},
+    }
+    for name, document in shapes.items():
+        yield _json(f"later: {name}", s, document)
 
 
 KEPT: tuple[dict[str, Any], ...] = (

@@ -21,8 +21,10 @@ def capture_command(settings: CaptureSettings, as_json: bool) -> int:
     """Record the requests to a server, to replay them later.
 
     Clients talk to this proxy instead of the server. Requests that start work are recorded, before the server gets
-    them; credentials are not. Streams pass through as they arrive. Stop it with Ctrl-C. Needs aiohttp, and says
-    how to install it.
+    them. Of headers those are kept that a server needs; in queries and bodies credentials are replaced where their name
+    or their form shows them. What people wrote stays, a password within a sentence too: read the file before you share
+    it. Streams pass through as they arrive, WebSockets too, which are not recorded. Stop it with Ctrl-C. Needs aiohttp,
+    and says how to install it.
 
     \b
     Example:

@@ -157,8 +157,8 @@ def end_of_dumped(driver: str | None) -> str:
     """Return what becomes of a process after its dump, as far as it is known: docs/lab/gpu-proof.md."""
     if ends_dumped(driver):
         return f"driver {driver} ends each process after its dump (SIGABRT; seen with 580.159.04)"
-    which = f"driver {driver} lets a process" if driver else "this driver lets a process"
-    return f"whether {which} go on after its dump is not known: 580.159.04 ends it (SIGABRT)"
+    which = f"driver {driver}" if driver else "this driver"
+    return f"whether {which} ends a process after its dump is not known: 580.159.04 does (SIGABRT)"
 
 
 def check_first_process(pid: int) -> str | None:

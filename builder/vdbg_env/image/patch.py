@@ -130,7 +130,7 @@ def _object(text: str, name: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _refuse_too_large(yaml.parse(text, Loader=loader), name)
-        documents = [found for found in yaml.load_all(text, Loader=loader) if found is not None]  # noqa: S506 - is safe
+        documents = [found for found in yaml.load_all(text, Loader=loader) if found is not None]
     except (ValueError, OverflowError, RecursionError) as error:  # a date or a number that Python does not have
         raise BadInput(f"{name} has a value that cannot be read: {error}") from None
     except yaml.YAMLError as error:
@@ -171,7 +171,7 @@ def _refuse_too_large(events: Iterable[Any], name: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in opened):
                 raise BadInput(f"{name} has the anchor {event.anchor!r} within itself")
-            added = sizes.get(event.anchor, 1)
+            added = sizes.get(event.anchor or "", 1)
         elif isinstance(event, yaml.ScalarEvent):
             sizes |= {event.anchor: 1} if event.anchor else {}
         anchor, size = opened[-1]

@@ -1,7 +1,8 @@
 """Take credentials out of recorded requests: headers, addresses and bodies.
 
-They are known by names, by shapes and by the rules of all text. A client sends a server more than the server prints: here a weak hint is enough (`key=`, `code=`), and of headers only
-those stay that a replay needs. What is replaced keeps its place and its type, so that the request still parses.
+They are known by names, by shapes and by the rules of all text. A client sends a server more than the server prints:
+here a weak hint is enough (`key=`, `code=`), and of headers only those stay that a replay needs. What is replaced keeps
+its place and its type, so that the request still parses.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _KEPT_PARAMETERS = frozenset(("boundary", "charset", "q", "type", "version", "st
 _REDACTED = "[redacted value]"
 _MOST_EXPANDED = 64 << 20  # bytes of a body that came compressed
 _CHUNK = 1 << 16
+_NAMES = frozenset(("name", "key", "id", "field", "header", "variable", "var", "env"))
+_VALUES = frozenset(("value", "val", "values"))
 _FORM = re.compile(r"[^\s=&;{}\"<>]{1,200}=[^\s&;{}\"<>]*(?:[&;][^\s=&;{}\"<>]{0,200}(?:=[^\s&;{}\"<>]*)?)*\s*")
 _PARAMETER = re.compile(r"(?<=[?&;])([\w.%\[\]-]{1,100})=([^&\s\"'`<>#;\\]+)")
 _OPENERS_OF_JSON = ("{", "[", '"')
@@ -45,10 +48,11 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_WORDS = frozenset((
     "password", "passwords", "passwd", "passphrase", "passcode", "pass", "pwd", "pw", "secret", "secrets",
     "credential",
-    "credentials", "creds", "cred", "authorization", "authorisation", "authentication", "auth", "bearer", "jwt", "cookie",
+    "credentials", "creds", "cred", "authorization", "authorisation", "authentication", "auth", "bearer", "jwt",
+    "cookie",
     "cookies", "otp", "totp", "pin", "sas", "sig", "signature", "hmac", "assertion", "csrf", "xsrf", "dpop", "dsn",
     "webhook", "token", "apikey", "apikeys", "ticket", "sid", "session", "sessionid", "jsessionid", "phpsessid",
-    "samlresponse", "samlrequest", "netrc", "passkey",
+    "samlresponse", "samlrequest", "netrc", "passkey", "mnemonic", "serviceaccountjson", "seedphrase",
 ))  # fmt: skip
 _SECRET_ENDS = (
     "password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "secretkey", "credential",
@@ -61,6 +65,9 @@ _OF_TOKENS = frozenset((
 ))  # fmt: skip
 _OF_MODELS = frozenset(
     ("eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "prompt", "special", "image", "audio")
+)
+_OF_CODES = frozenset(
+    ("mfa", "otp", "totp", "recovery", "verification", "backup", "sms", "pin", "auth", "authorization")
 )
 _KEYS_OF_NOTHING = frozenset(
     ("public", "primary", "foreign", "cache", "sort", "partition", "group", "order", "routing")
@@ -85,6 +92,8 @@ def is_name_of_secret(name: str, *, parameter: bool = False) -> bool:
         return True
     if words[-1] in {"key", "keys"}:
         return len(words) > 1 and not _KEYS_OF_NOTHING & set(words)
+    if words[-1] in {"code", "codes"}:
+        return bool(_OF_CODES & set(words))
     if words[-1] == "tokens":
         return bool({"api", "auth", "access", "bearer", "refresh"} & set(words))
     if words[-1] == "id" and "token" in words:
@@ -94,7 +103,7 @@ def is_name_of_secret(name: str, *, parameter: bool = False) -> bool:
 
 
 def is_opaque(value: str) -> bool:
-    """Whether a value has 20 letters and digits in a row: a key, never the name of a model or an identifier in groups."""
+    """Whether a value has 20 letters and digits in a row: a key, never a model's name or a UUID."""
     return any(
         re.search("[0-9]", run) and re.search("[A-Za-z]", run) for run in re.findall(r"[A-Za-z0-9+%]{20,}", value)
     )
@@ -171,8 +180,21 @@ class RequestRedactor:
             case list():
                 if key.lower().replace("-", "_").endswith("headers"):
                     return [self._pair(inner) for inner in value]
-                return [self._value(inner, key) for inner in value]
+                return self._list(value, key)
         return value
+
+    def _list(self, value: list[Any], key: str) -> list[Any]:
+        """Return a list: of words as a command line, of pairs as names and values."""
+        if value and all(isinstance(inner, list) and len(inner) == 2 for inner in value):
+            return [
+                [name, _without(inner)]
+                if isinstance(name, str) and is_name_of_secret(name)
+                else self._value([name, inner], key)
+                for name, inner in value
+            ]
+        if len(value) > 1 and all(isinstance(word, str) for word in value) and any(w[:1] == "-" for w in value):
+            value = list(self._redactor.argv(value))
+        return [self._value(inner, key) for inner in value]
 
     def _object(self, value: dict[str, Any], key: str) -> dict[str, Any]:
         """Return an object: fields by their names, headers by those that are kept, pairs of a name and a value."""
@@ -181,14 +203,13 @@ class RequestRedactor:
                 self.text(name): self._value(inner, name) if name.lower() in KEPT_HEADERS else _without(inner)
                 for name, inner in value.items()
             }
-        named = value.get("name", value.get("key", value.get("Name", value.get("Key"))))
-        secret = isinstance(named, str) and is_name_of_secret(named)
+        secret = any(n.lower() in _NAMES and isinstance(v, str) and is_name_of_secret(v) for n, v in value.items())
         fields = key in {"properties", "patternProperties", "$defs", "definitions"}
         out = {}
         for name, inner in value.items():
             if fields and isinstance(inner, dict):
                 out[self.text(name)] = self._schema(inner, secret=is_name_of_secret(name))
-            elif is_name_of_secret(name) or (secret and name.lower() == "value"):
+            elif is_name_of_secret(name) or (secret and name.lower() in _VALUES):
                 out[self.text(name)] = _without(inner)
             elif name in {"code", "state"} and "grant_type" in value:
                 out[name] = _without(inner)
@@ -305,7 +326,7 @@ class RequestRedactor:
         return mark + (self.form(text) if is_form and not text.lstrip().startswith("{") else self.text(text))
 
     def _parts(self, data: bytes, boundary: bytes) -> bytes:
-        """Return a form of several parts: a field that is a credential by its name is replaced, files are looked into."""
+        """Return a form of several parts: fields go by their names, files are looked into."""
         parts = data.split(b"--" + boundary)
         for at, part in enumerate(parts):
             head, blank, content = part.partition(b"\r\n\r\n")

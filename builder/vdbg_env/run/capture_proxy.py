@@ -207,7 +207,7 @@ class CaptureProxy:
         self._numbers += 1
         try:
             line = as_line(recorded, self._numbers, self._redactor, redact_body=self._settings.redact_bodies)
-        except Exception:  # the traffic of a server goes on, whatever a client sent
+        except Exception:  # the server gets it, whatever it is
             _LOG.info("a request could not be recorded", exc_info=True)
             self._report.unrecordable += 1
             return

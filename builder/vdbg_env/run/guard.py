@@ -17,8 +17,8 @@ from vdbg_env.report.model import Report
 from vdbg_env.report.pages import write_report
 from vdbg_env.run.begin import RunbookRequest
 from vdbg_env.run.crash_groups import of_same_cause, recorded_crashes
-from vdbg_env.run.late_lines import late_lines
 from vdbg_env.run.guarded import Announcer, Guarded, Room, fitting, listed
+from vdbg_env.run.late_lines import late_lines
 from vdbg_env.run.session import FinishedRun, RunView, Session
 from vdbg_env.runbook.model import Status
 from vdbg_env.runbook.state import Verdict

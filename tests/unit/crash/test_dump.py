@@ -317,7 +317,7 @@ def test_a_folder_the_driver_cannot_use_is_refused(folder: str) -> None:
 def test_what_becomes_of_a_process_is_told_before_its_dump(start: Start) -> None:
     process = start()
     ran = vdbg_env("dump", str(process.pid))
-    assert "580.159.04 ends it (SIGABRT)" in ran.stderr
+    assert "580.159.04 does (SIGABRT)" in ran.stderr
     document = json.loads(vdbg_env("dump", "--json", "--no-wait", str(start().pid)).stdout)
     assert (document["driver"], document["ends_processes"]) == (driver_of(process.pid), None)
 
@@ -327,8 +327,8 @@ def test_what_becomes_of_a_process_is_told_before_its_dump(start: Start) -> None
     [
         ("580.159.04", True, "driver 580.159.04 ends each process after its dump (SIGABRT; seen with 580.159.04)"),
         ("580.65.06", True, "driver 580.65.06 ends each process after its dump"),
-        ("590.44", None, "whether driver 590.44 lets a process go on after its dump is not known"),
-        (None, None, "whether this driver lets a process go on after its dump is not known"),
+        ("590.44", None, "whether driver 590.44 ends a process after its dump is not known"),
+        (None, None, "whether this driver ends a process after its dump is not known"),
     ],
 )
 def test_nothing_is_said_of_drivers_that_were_not_seen(driver: str | None, ends: bool | None, words: str) -> None:
@@ -339,7 +339,10 @@ def test_nothing_is_said_of_drivers_that_were_not_seen(driver: str | None, ends:
 def test_the_driver_is_that_of_the_library_which_a_process_has_loaded(tmp_path: Path) -> None:
     library = tmp_path / "libcuda.so.580.159.04"
     library.write_bytes(bytes(4096))
-    script = f"import mmap, time; f = open({str(library)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); print(1, flush=True); time.sleep(60)"
+    script = (
+        f"import mmap, time; f = open({str(library)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); "
+        "print(1, flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout and process.stdout.readline()

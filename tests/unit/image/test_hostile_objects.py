@@ -40,7 +40,7 @@ LAUGHS = "a: &a [x]\n" + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{f'*{chr(97 + 
 FILES: dict[str, tuple[str, str]] = {
     "anchors that repeat each other": (LAUGHS + document(), "those of its anchors written out"),
     "merge keys that repeat each other": (
-        "a: &a {x: 1}\n" + "".join(f"b{n}: &b{n} {{<<: [*b{n - 1}, *b{n - 1}, *b{n - 1}]}}\n" if n else "b0: &b0 {<<: *a}\n" for n in range(20)),
+        "b0: &b0 {x: 1}\n" + "".join(f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 3)}]}}\n" for n in range(1, 20)),
         "those of its anchors written out",
     ),
     "an anchor within itself": ("a: &a [*a]\n" + document(), "within itself"),

@@ -72,7 +72,7 @@ def drip(text: bytes, then: bytes = b"", *, each_s: float = 0.05) -> Act:
 
 
 def say(*parts: bytes) -> Act:
-    return lambda connection, _: [connection.sendall(part) for part in parts][:0] and None
+    return lambda connection, _: connection.sendall(b"".join(parts))
 
 
 def whole(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
@@ -118,11 +118,18 @@ def realm(act: Act) -> Act:
     return answer
 
 
-def many(number: int) -> bytes:
-    return json.dumps({hashlib.sha256(b"%d" % n).hexdigest(): {"size": 100} for n in range(number)}).encode()
+def hundreds(connection: socket.socket, request: bytes) -> None:
+    """List hundreds of packs, and take long for each."""
+    if b"json" in request:
+        digests = (hashlib.sha256(b"%d" % n).hexdigest() for n in range(500))
+        connection.sendall(whole(json.dumps({digest: {"size": 100} for digest in digests}).encode()))
+    else:
+        time.sleep(0.2)
+        connection.sendall(whole(b""))
 
 
 PACK: Final = b"VDBGLINE"
+PACKED: Final = HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n"
 BOMB: Final = gzip.compress(bytes(64 << 20))
 SERVERS: Final[dict[str, Act]] = {
     "silence": drip(b""),
@@ -140,7 +147,7 @@ SERVERS: Final[dict[str, Act]] = {
     "a length of an exabyte": drip(HEAD + b"Content-Length: 1152921504606846976\r\n\r\n", b" "),
     "a length below zero": drip(HEAD + b"Content-Length: -5\r\n\r\n", b" "),
     "a bomb": say(whole(BOMB, b"Content-Encoding: gzip")),
-    "a bomb in transfer": say(HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n%x\r\n" % len(BOMB), BOMB, b"\r\n0\r\n\r\n"),
+    "a bomb in transfer": say(PACKED + b"%x\r\n" % len(BOMB), BOMB, b"\r\n0\r\n\r\n"),
     "wait and come again": say(whole(b"", b"Retry-After: 86400", status=b"503 S")),
     "another range": say(whole(b"{}", b"Content-Range: bytes 5-6/9", status=b"206 P")),
     "no content": say(b"HTTP/1.1 204 N\r\n\r\n"),
@@ -149,9 +156,7 @@ SERVERS: Final[dict[str, Act]] = {
     "a pack by bytes": listed(drip(HEAD + b"Content-Length: 100000\r\n\r\n" + PACK, b"\0")),
     "no pack": listed(drip(HEAD + b"Content-Length: 400000000\r\n\r\n" + bytes(4096))),
     "a pack that is larger than listed": listed(drip(HEAD + b"Content-Length: 999999999\r\n\r\n" + PACK)),
-    "many packs": lambda connection, request: (
-        connection.sendall(whole(many(2000))) if b"json" in request else time.sleep(0.2) or connection.sendall(whole(b""))
-    ),
+    "many packs": hundreds,
 }  # fmt: skip
 REGISTRIES: Final[dict[str, Act]] = {
     "tokens by bytes": realm(drip(HEAD + b"Content-Length: 100000\r\n\r\n", b" ")),

@@ -15,7 +15,6 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-
 import vdbg_env as package
 from tests.builders.core_builder import illegal_address_core
 from tests.support.line_packs import pack_of

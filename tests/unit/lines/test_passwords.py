@@ -41,9 +41,8 @@ def basic(user: str, password: str) -> str:
 
 def test_netrc_s_default_is_not_sent_over_plain_http(netrc: Callable[[str], None]) -> None:
     netrc(DEFAULT)
-    with server(lambda *_: (401, {})) as (host, asked):
-        with pytest.raises(HostNotAble, match="answers 401"):
-            list(remote.open_store(f"http://{host}").packs())
+    with server(lambda *_: (401, {})) as (host, asked), pytest.raises(HostNotAble, match="answers 401"):
+        list(remote.open_store(f"http://{host}").packs())
     assert {authorization for _, _, authorization in asked} == {None}
 
 
@@ -90,9 +89,9 @@ def test_the_host_of_a_redirect_gets_no_password(netrc: Callable[[str], None]) -
 def test_another_port_of_the_same_host_gets_no_password(netrc: Callable[[str], None]) -> None:
     netrc(NETRC)
     with server(lambda *_: (404, {})) as (elsewhere, taken):
-        with server(lambda *_: (302, {"Location": f"http://{elsewhere}/packs.json"})) as (host, _):
-            with pytest.raises(HostNotAble):
-                list(remote.open_store(f"http://{host}").packs())
+        away: Answer = (302, {"Location": f"http://{elsewhere}/packs.json"})
+        with server(lambda *_: away) as (host, _), pytest.raises(HostNotAble):
+            list(remote.open_store(f"http://{host}").packs())
     assert {authorization for _, _, authorization in taken} == {None}
 
 

@@ -14,7 +14,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.support.credential_forms import credential_forms
 from tests.support.patience import patience
+from tests.unit.record.test_request_forms import leaks
 from tests.unit.run.test_capture import captured, capturing
 from vdbg_env.supervisor import request_driver
 
@@ -227,3 +229,21 @@ def test_an_odd_line_of_a_recording_is_skipped_counted_and_named(
     request_driver.Tally(len(requests), skipped).report("over")
     counts = json.loads(capsys.readouterr().out)
     assert (counts["recorded"], counts["skipped"], counts["skipped_lines"]) == (2, len(odd), skipped[:3])
+
+
+def test_no_form_of_a_credential_is_in_a_recording_and_all_of_them_are_replayed(tmp_path: Path) -> None:
+    """Each goes through the proxy as a client would send it; the server gets it as it is."""
+    forms = list(credential_forms())
+    requests = []
+    for form in forms:
+        lines = [f"POST {form.target} HTTP/1.1", "Host: x", "Connection: close", f"Content-Length: {len(form.body)}"]
+        lines += [f"{name}: {value}" for name, value in form.headers.items()]
+        requests.append("\r\n".join([*lines, "", ""]).encode() + form.body)
+    answers, got, report, recorded = passed(tmp_path, requests)
+    assert {answer[:12] for answer in answers} == {b"HTTP/1.1 200"}
+    assert [one.partition(b"\r\n\r\n")[2] for one in got] == [form.body for form in forms]
+    assert (report["recorded"], len(recorded)) == (len(forms), len(forms))
+    raw = (tmp_path / "r.jsonl").read_bytes().splitlines()
+    assert [form.name for form, line in zip(forms, raw, strict=True) if leaks(form, line)] == []
+    replayed, skipped = request_driver.read_requests(str(tmp_path / "r.jsonl"))
+    assert (len(replayed), skipped) == (len(forms), [])
