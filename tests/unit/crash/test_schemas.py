@@ -130,7 +130,9 @@ def test_dump() -> None:
     file = DumpFile(path="/d/c.nvcudmp", reachable="/proc/7/root/d/c.nvcudmp", size=9, complete=True)
     processes = [ProcessDump(target=target, status=DumpStatus.WRITTEN, file=file, written=1)]
     processes += [ProcessDump(target=target, status=status, why="a reason") for status in DumpStatus]
-    contract.check(json.loads(dump_json(DumpReport(pid=7, processes=tuple(processes), not_armed=2))))
+    for driver in ("580.159.04", "590.44", None):
+        report = DumpReport(pid=7, processes=tuple(processes), not_armed=2, driver=driver)
+        contract.check(json.loads(dump_json(report)))
     assert contract.never_met() == set()
 
 
