@@ -13,19 +13,22 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from gpucore.code_map import CodeMap, Function
-from gpucore.dwarf import Chain, Place
+from gpucore.dwarf import Chain, Place, SourceFrame
 from gpucore.elf import ParameterTable, dimensions_at, read_branch_targets, read_parameter_table
 from gpucore.errors import UnreadableBinary
 from gpucore.explain.algebra import Poly, constant, leaf
 from gpucore.explain.code import Code, Routine
 from gpucore.explain.slice import Slice
+from gpucore.explain.source import Parameter, SourceFile, Wanted
 from gpucore.mangling import parameter_types, short_name
 from gpucore.sass import Instruction
+from gpucore.toolkit import own_frame
 
 SourceText: TypeAlias = Callable[[str], Sequence[str] | None]
 """Gives the lines of a source file by the name that the line table has; None where it is not available."""
 
 _PARAMETERS_AT: Final = ((100, 0x380), (90, 0x210), (0, 0x160))
+_MOST_ASKED: Final = 64  # instructions whose lines say where a kernel is defined
 _ELEMENTS: Final = {
     "float": 4, "int": 4, "unsigned int": 4, "long": 8, "unsigned long": 8, "long long": 8, "unsigned long long": 8,
     "double": 8, "__half": 2, "__nv_bfloat16": 2, "short": 2, "unsigned short": 2, "unsigned char": 1, "char": 1,
@@ -33,7 +36,6 @@ _ELEMENTS: Final = {
     "uint2": 8, "uint4": 16, "double2": 16, "longlong2": 16, "c10::Half": 2, "c10::BFloat16": 2,
     "c10::Float8_e4m3fn": 1, "__nv_fp8_e4m3": 1, "__nv_fp8_e5m2": 1, "void": 1,
 }  # fmt: skip
-_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Program:
     ) -> None:
         self.code_map, self.section, self.instructions = code, section, tuple(instructions)
         self._source = source
+        self._files: dict[str, SourceFile | None] = {}
         self._offsets = {i.offset for i in self.instructions}
         functions = [f for f in code.functions if f.section == section]
         starts = sorted({f.start for f in functions})
@@ -196,69 +199,52 @@ class Program:
             return ()
         places = self.table.parameters
         types = parameter_types(self.kernel.demangled)
-        names = self._names(len(places))
+        names = [p.name for p in self.parameters] or [None] * len(places)
         known = len(types) == len(places)
         return tuple(
-            Argument(k + 1, p.offset, p.size, types[k] if known else None, names[k] if names else None)
+            Argument(k + 1, p.offset, p.size, types[k] if known else None, names[k])
             for k, p in enumerate(places)
         )
 
-    def _names(self, count: int) -> list[str] | None:
-        """Return the names of the kernel's arguments from the text of its source; None where it is not found."""
-        if self._source is None or self.kernel is None:
-            return None
-        stem = re.split(r"::", short_name(self.kernel.demangled).split("<")[0])[-1].split(" ")[-1]
-        files = dict.fromkeys(f.file for i in self.instructions[:: max(1, len(self.instructions) // 64)]
-                              for f in self.chain(i.offset) if f.file)  # fmt: skip
-        for file in files:
-            lines = self._source(file)
-            found = _parameter_names("\n".join(lines), stem, count) if lines else None
-            if found:
-                return found
-        return None
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The kernel's parameters as its source has them; none where the text does not say which definition it is."""
+        kernel = self.kernel
+        if self._source is None or kernel is None or self.table is None:
+            return ()
+        lines: dict[str, set[int]] = {}
+        end = next((r.end for r in self.routines if r.name == kernel.name), 0)
+        own = [i.offset for i in self.instructions if kernel.start <= i.offset < end]
+        for offset in own[:: max(1, len(own) // _MOST_ASKED)]:
+            chain = self.chain(offset)
+            if chain and not chain[-1].headers:
+                lines.setdefault(chain[-1].file, set()).add(chain[-1].line)
+        count = len(self.table.parameters)
+        wanted = Wanted.of(short_name(kernel.demangled), parameter_types(kernel.demangled))
+        found = (text.parameters_of(wanted, count, at) for file, at in lines.items() if (text := self.file(file)))
+        return next((parameters for parameters in found if parameters), ())
+
+    def file(self, name: str) -> SourceFile | None:
+        """Return the text of a source file; None where it is not available."""
+        if name not in self._files:
+            lines = self._source(name) if self._source is not None and name else None
+            self._files[name] = SourceFile(lines) if lines else None
+        return self._files[name]
 
     def chain(self, offset: int) -> Chain:
         """Return the inline chain of an instruction, leaf first; empty without line info."""
         return self.code_map.locate(Place(section=self.section, offset=offset)).chain
 
-    def source_line(self, offset: int) -> str | None:
-        """Return the text of an instruction's line of source; None where it is not available."""
-        chain = self.chain(offset)
-        lines = self._source(chain[0].file) if self._source is not None and chain and chain[0].file else None
-        return lines[chain[0].line - 1] if lines and 0 < chain[0].line <= len(lines) else None
+    def body_around(self, frame: SourceFrame) -> str | None:
+        """Return the text of the function that a frame is in; None where it is not available."""
+        text = self.file(frame.file) if not frame.headers else None
+        return text.body_around(frame.line) if text is not None else None
+
+    def place(self, offset: int) -> SourceFrame | None:
+        """Return the line of an instruction, that of the caller where CUDA's own headers have it; None without lines."""
+        return own_frame(self.chain(offset))
 
     def line(self, offset: int) -> str | None:
         """Return file and line of an instruction in few words; None without line info."""
-        chain = self.chain(offset)
-        return f"{chain[0].file.rsplit('/', 1)[-1]}:{chain[0].line}" if chain and chain[0].file else None
-
-
-def _parameter_names(text: str, function: str, count: int) -> list[str] | None:
-    plain = _COMMENT.sub(" ", text)
-    for found in re.finditer(rf"\b{re.escape(function)}\s*\(", plain):
-        inner = _bracketed(plain, found.end())
-        if inner is None or not re.match(r"\s*\{", plain[found.end() + len(inner) + 1 :][:200]):
-            continue
-        names = [re.findall(r"\w+", re.sub(r"=.*|\[[^\]]*\]", "", part)) for part in _separated(inner)]
-        if len(names) == count and all(len(words) > 1 for words in names):
-            return [words[-1] for words in names]
-    return None
-
-
-def _bracketed(text: str, start: int) -> str | None:
-    depth = 1
-    for at in range(start, min(len(text), start + 20_000)):
-        depth += {"(": 1, ")": -1}.get(text[at], 0)
-        if depth == 0:
-            return text[start:at]
-    return None
-
-
-def _separated(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
-    for at, letter in enumerate(text):
-        depth += {"(": 1, "<": 1, "[": 1, "{": 1, ")": -1, ">": -1, "]": -1, "}": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
-    return [*parts, text[start:]]
+        at = self.place(offset)
+        return f"{at.file.rsplit('/', 1)[-1]}:{at.line}" if at and at.file else None

@@ -149,17 +149,39 @@ def explain_place(program: Program, offset: int, calls: Sequence[int] = ()) -> W
 
 
 def _names_of_loads(legend: Legend) -> dict[int, str]:
-    """Return what the source calls loaded values, where it assigns them from the very argument that is loaded from."""
-    found: dict[int, str] = {}
+    """Return what the source calls loaded values: variables that it declares as nothing but `argument[...]`.
+
+    A variable of a function is meant where the access is in that function, or is inlined into it and no function
+    between them has that word. Where two different values are of one declaration, neither has its name.
+    """
+    found: dict[str, list[LoadedValue]] = {}
+    program = legend.address.program
+    taken = {a.name for a in program.arguments}
     for loaded in legend.loads.values():
-        base = loaded.address.base if loaded.address is not None else None
-        if base is None or base.argument is None or base.argument.name is None:
-            continue
-        line = legend.address.program.source_line(loaded.offset) or ""
-        assigned = re.search(rf"(\w+)\s*=\s*[^=;]*\b{re.escape(base.argument.name)}\s*\[", line)
-        if assigned and assigned[1] not in found.values():
-            found[loaded.number] = assigned[1]
-    return found
+        name = _name_of_load(program, loaded, legend.address.offset)
+        if name is not None and name not in taken:
+            found.setdefault(name, []).append(loaded)
+    return {same[0].number: name for name, same in found.items() if len(same) == 1}
+
+
+def _name_of_load(program: Program, loaded: LoadedValue, offset: int) -> str | None:
+    source = loaded.address
+    base, argument = (source.base, source.base.argument) if source is not None and source.base else (None, None)
+    at, here = program.place(loaded.offset), program.chain(offset)
+    if source is None or base is None or base.offset or argument is None or not argument.name or not argument.type:
+        return None
+    text = program.file(at.file) if at is not None and not at.headers else None
+    body = text.body_around(at.line) if text is not None and at is not None else None
+    if text is None or at is None or body is None or source.width != argument.element:
+        return None
+    outer = program.chain(loaded.offset)[-1] == at
+    atomic = loaded.opcode.startswith("ATOM")
+    own = program.parameters if outer else ()
+    name = text.name_of_loaded(at.line, argument.name, argument.type.removesuffix("*").strip(), own, atomic)
+    others = [other for frame in here if (other := program.body_around(frame)) != body]
+    if name is None or len(others) == len(here) or any(o is None or re.search(rf"\b{name}\b", o) for o in others):
+        return None
+    return name
 
 
 # Text.
