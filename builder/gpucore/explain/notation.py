@@ -378,7 +378,7 @@ class Words:
                 scaled = (over - under * of(a)) * factor
                 if not all(p.terms.get(m) == c for m, c in scaled.terms.items()):
                     continue
-                text = f"({self.poly(over, True)} % {self.poly(under, True)})"
+                text = f"({self.poly(over, True)} % {self._operand(under)})"
                 text = text if factor.constant == 1 else f"{self.poly(factor, True)}*{text}"
                 rest = p - scaled
                 if not rest.terms:
@@ -418,7 +418,7 @@ class Words:
             assert isinstance(condition, Atom)
             return self._part(a, f"({self.condition(condition)} ? {self._any(x)} : {self._any(y)})")
         if kind in _SIGNS:
-            return self._part(a, f"({self._any(a.args[0])} {_SIGNS[kind]} {self._any(a.args[1])})")
+            return self._part(a, f"({self._any(a.args[0])} {_SIGNS[kind]} {self._operand(a.args[1])})")
         if a.bits == 1:
             return f"({self.condition(a)})"
         return self._part(a, self._other(a)) if kind not in LEAVES else self._other(a)
@@ -447,7 +447,7 @@ class Words:
         if a.kind == "carry":
             return "carry"
         if a.kind == "sgxt" and isinstance(a.args[1], Poly) and a.args[1].constant in (8, 16):
-            return f"({'char' if a.args[1].constant == 8 else 'short'}){self._any(a.args[0])}"
+            return f"({'char' if a.args[1].constant == 8 else 'short'}){self._operand(a.args[0])}"
         name = _NAMES.get(a.kind.removesuffix("64"), a.kind.removesuffix("64"))
         return f"{name}({', '.join(map(self._plain, a.args))})"
 
@@ -461,6 +461,11 @@ class Words:
 
     def _any(self, x: object) -> str:
         return self.poly(x, True) if isinstance(x, Poly) else self.atom(x) if isinstance(x, Atom) else str(x)
+
+    def _operand(self, x: object) -> str:
+        """Return what follows a sign that binds as a product does, or a cast: a product in brackets too."""
+        text = self._any(x)
+        return f"({text})" if isinstance(x, Poly) and x.constant is None and not _is_closed(text) else text
 
     def _plain(self, x: object) -> str:
         if isinstance(x, Atom) and x.bits == 1:
@@ -581,6 +586,16 @@ def _bare(text: str) -> str:
         if not depth:
             return text[1:-1] if n and n == len(text) - 1 else text
     return text
+
+
+def _is_closed(text: str) -> bool:
+    """Say whether no sign stands outside of a text's brackets: nothing that is put beside it can take it apart."""
+    depth = 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if not depth and letter in "*-+":
+            return False
+    return True
 
 
 def number(value: int) -> str:

@@ -25,10 +25,12 @@ from gpucore.explain.algebra import (
     fits,
     hi,
     inside,
+    join,
     leaf,
     lo,
     most,
     never_negative,
+    norm,
     of,
     pair,
     sign,
@@ -114,11 +116,36 @@ def _bitwise(kind: str, a: Poly, b: Poly) -> Poly:
             quotient = _quotient_by_power(a, low.bit_length())
             if quotient is not None:
                 return quotient * (low + 1)
+    if kind == "or":
+        (x, of_x), (y, of_y) = _masked(a), _masked(b)
+        if x == y and of_x is not None and of_y is not None:
+            return _bitwise("and", x, constant(of_x | of_y))
     if kind != "and":
         for left, right in ((a, b), (b, a)):  # bits that do not meet add up
             if fits(right) and most(right) < 1 << trailing_zeros(left):
                 return a + b
     return commuted(kind, a, b)
+
+
+def _masked(p: Poly) -> tuple[Poly, int | None]:
+    """Return a value and a mask that give p by `and`, where p moves bits of the value right and back; else no mask."""
+    ((m, c),) = p.terms.items() if len(p.terms) == 1 else (((), 0),)
+    a = m[0] if len(m) == 1 and c & (c - 1) == 0 else None
+    mask = MASK32
+    if a is not None and a.kind == "and":
+        value, number = a.args
+        assert isinstance(value, Poly) and isinstance(number, Poly)
+        if number.constant is None:
+            return p, None
+        mask, a = number.constant, value.single
+        if c == 1 and (a is None or a.kind != "shr"):
+            return value, mask
+    if a is not None and a.kind == "shr":
+        value, number = a.args
+        assert isinstance(value, Poly) and isinstance(number, Poly)
+        if number.constant is not None and c == 1 << number.constant < 1 << 32:
+            return value, mask << number.constant & MASK32
+    return p, None
 
 
 _BY_TWO: Final = {
@@ -224,9 +251,12 @@ def _byte(value: Poly, number: int) -> _Byte:
     if fits(value) and most(value) < 1 << 8 * number:
         return 0
     inner = value.single
-    if inner is not None and inner.kind in {"prmt", "and"}:
+    if inner is not None and inner.kind in {"prmt", "and", "shr"}:
         first, second = inner.args[:2]
         assert isinstance(first, Poly) and isinstance(second, Poly)
+        if inner.kind == "shr" and second.constant is not None and second.constant % 8 == 0:
+            at = number + second.constant // 8
+            return _byte(first, at) if at < 4 else 0
         if inner.kind == "prmt" and second.constant is not None:
             last = inner.args[2]
             assert isinstance(last, Poly)
@@ -606,9 +636,21 @@ def _whole_division(upper: Poly, short: Poly, b: Poly) -> Poly | None:
             continue
         over, under = q.args
         assert isinstance(over, Poly) and isinstance(under, Poly)
-        if upper == bit_or(hi(over), hi(under)) and (short == ZERO if a.kind == "hi" else short in _in_32_bits(q)):
+        if _are_upper_words(upper, over, under) and (short == ZERO if a.kind == "hi" else short in _in_32_bits(q)):
             return b
     return None
+
+
+def _are_upper_words(p: Poly, over: Poly, under: Poly) -> bool:
+    """Say whether a word has the bits of the upper words of two values: of a product these are written in many ways."""
+    if p == bit_or(hi(over), hi(under)):
+        return True
+    a = p.single
+    words = [x for x in a.args if isinstance(x, Poly)] if a is not None and a.kind == "or" else []
+    return len(words) == 2 and any(
+        join(pair(lo(over), upper)) == join(norm(over)) and join(pair(lo(under), other)) == join(norm(under))
+        for upper, other in (words, words[::-1])
+    )
 
 
 def _in_32_bits(q: Atom) -> list[Poly]:
@@ -627,7 +669,8 @@ def remainder_folded(condition: Atom, short: Poly, whole: Poly) -> Poly | None:
             continue
         over, under = q.args
         assert isinstance(over, Poly) and isinstance(under, Poly)
-        if condition.args[0] != bit_or(hi(over), hi(under)):
+        upper = condition.args[0]
+        if not isinstance(upper, Poly) or not _are_upper_words(upper, over, under):
             continue
         quotient = leaf("udiv", lo(over), lo(under))
         if whole == of(q) and short in [zx(x) for x in _in_32_bits(q)]:
