@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 from gpucore.explain.algebra import (
+    MASK32,
     MASK64,
     ZERO64,
     Atom,
@@ -25,7 +27,7 @@ from gpucore.explain.algebra import (
     zx,
 )
 from gpucore.explain.code import Routine
-from gpucore.explain.operations import decided, signed
+from gpucore.explain.operations import bit_and, decided, select, shift_right, signed
 from gpucore.explain.program import Argument, Program
 from gpucore.explain.slice import Loop, Slice
 from gpucore.sass import Instruction, Memory, Register, definitions
@@ -41,6 +43,7 @@ _SPACES: Final[dict[str, Space]] = {
     **dict.fromkeys(("UTMALDG", "UTMASTG", "UTMAREDG"), "descriptor"),
 }  # fmt: skip
 _BYTES: Final = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32, "S64": 8, "U64": 8}
+_UNTYPED: Final = frozenset({"void*", "void const*"})
 _MOST_NESTED: Final = 8
 _TENSOR_MAP: Final = 128  # bytes
 _FIRST_COORDINATE: Final = {"UTMALDG": 2, "UTMASTG": 1, "UTMAREDG": 1}
@@ -55,6 +58,15 @@ class Base:
     argument: Argument | None
     offset: int = 0
     """Where the pointer is in the argument, in bytes."""
+
+
+@dataclass(frozen=True)
+class Element:
+    """Which element of its pointer an address is in: its index, the size of one in bytes, and the byte in it."""
+
+    index: Poly
+    size: int
+    byte: int
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,11 @@ class Address:
     def base(self) -> Base | None:
         """The pointer, where it is one."""
         return self.bases[0] if len(self.bases) == 1 else None
+
+    @cached_property
+    def element(self) -> Element | None:
+        """The element that the source subscripts; None where its size is not known or does not divide the formula."""
+        return _element(self.formula - of(self.base.value), self.base, self.width) if self.base is not None else None
 
     @property
     def stops(self) -> bool:
@@ -369,6 +386,55 @@ def _index(formula: Poly, base: Base, width: int) -> tuple[int, Poly]:
         return element, rest
     scale = element if common % element == 0 else width if common % width == 0 else common
     return scale, Poly({m: signed(c, 64) // scale & MASK64 for m, c in rest.terms.items()}, 64)
+
+
+def element_of(address: Address, index: int) -> tuple[str, int]:
+    """Return what a value of an address's index is, and its number: the index of an element, else an offset in bytes."""
+    offset, element = index * address.scale, address.element
+    return ("byte offset", offset) if element is None else ("index", offset // element.size)
+
+
+def _element(rest: Poly, base: Base, width: int) -> Element | None:
+    known = base.argument.element if base.argument is not None and not base.offset else None
+    if known is None or (base.argument is not None and base.argument.type in _UNTYPED):
+        # Elements are as large as what one number more moves an address by.
+        known = width if any(m and abs(signed(c, 64)) == width for m, c in rest.terms.items()) else None
+    if known is None:
+        return None
+    index, byte = ZERO64, 0
+    for m, c in rest.terms.items():
+        value = signed(c, 64)
+        part = _part_of(m[0], known) if len(m) == 1 and value % known else None
+        if not m:
+            count, byte = divmod(value, known)
+            index = index + count
+        elif value % known == 0:
+            index = index + Poly({m: value // known & MASK64}, 64)
+        elif part is not None:
+            index = index + zx(part) * value
+        else:
+            return None
+    return Element(index, known, byte)
+
+
+def _part_of(a: Atom, size: int) -> Poly | None:
+    """Return a value of 32 bits divided by a power of two that divides it always; None where that is not seen."""
+    if a.kind == "select" and size & (size - 1) == 0:
+        condition, first, second = a.args
+        assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        if first.constant is None or second.constant is None or first.constant % size or second.constant % size:
+            return None
+        return select(condition, constant(first.constant // size), constant(second.constant // size))
+    if a.kind != "and" or size & (size - 1):
+        return None
+    value, mask = a.args
+    assert isinstance(value, Poly) and isinstance(mask, Poly)
+    if mask.constant is None or mask.constant % size:
+        return None
+    # The mask leaves out what a sum of multiples has above 2^32, and what is below the size.
+    terms = {m: signed(c) // size & MASK32 for m, c in value.terms.items()} if all(c % size == 0 for c in value.terms.values()) else None
+    moved = Poly(terms, 32) if terms is not None else shift_right(value, size.bit_length() - 1)
+    return bit_and(moved, constant(mask.constant // size))
 
 
 # Leaves.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpucore.explain.address import Address, leaves
+from gpucore.explain.address import Address, element_of, leaves
 from gpucore.explain.algebra import Atom, Poly, inside, of
 from gpucore.explain.notation import WEAK, Words
 from gpucore.explain.numbers import Numbers
@@ -75,7 +75,8 @@ def judge_numbers(address: Address, numbers: Numbers, words: Words, index: int |
     found = [*_of_loads(address, numbers, words), *_of_products(address, numbers, words)]
     found += _of_pointer(address, numbers, words)
     if index is not None and index < 0:
-        found.append(Judgement("negative index", f"the index is negative: {index}"))
+        name, value = element_of(address, index)
+        found.append(Judgement("negative index", f"the {name} is negative: {value}"))
     return [*found, *_of_address(address, numbers)]
 
 

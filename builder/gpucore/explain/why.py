@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from gpucore.explain.address import Address, Base, explain_address
+from gpucore.explain.address import Address, Base, element_of, explain_address
 from gpucore.explain.algebra import Atom, Poly, inside, leaf, of, written_size
 from gpucore.explain.evaluate import LEAVES
 from gpucore.explain.judgement import Judgement, judge, judge_numbers
@@ -334,10 +334,16 @@ def _formula_line(why: Why, words: Words) -> str:
     pointer = why.value(of(address.base.value))
     what = _what(address.base) + (f", {pointer:#x}" if pointer is not None else "")
     base = f"{words.atom(address.base.value)} ({what})"
-    if not address.index.terms:
+    element = address.element
+    if not address.index.terms or (element is not None and not element.index.terms and not element.byte):
         return f"= {base}"
-    index = words.cut(address.index, 4 * _WIDEST, bracketed=address.scale != 1)
-    return f"= {base} + {f'{address.scale} * ' if address.scale != 1 else ''}{index}"
+    if element is None:
+        return f"= {base} + {words.cut(address.index * address.scale, 4 * _WIDEST)}".replace("+ -", "- ")
+    if not element.index.terms:
+        return f"= {base} + {element.byte}"
+    index = words.cut(element.index, 4 * _WIDEST, bracketed=element.size != 1)
+    scaled = f"{element.size} * " if element.size != 1 else ""
+    return f"= {base} + {scaled}{index}{f' + {element.byte}' if element.byte else ''}"
 
 
 def _index_lines(why: Why, words: Words) -> list[str]:
@@ -345,7 +351,7 @@ def _index_lines(why: Why, words: Words) -> list[str]:
     if why.index is not None and why.address.index is not None and why.address.index.terms:
         value, how = why.index
         mark = {"from the address": ", from the address", "one register": "" if why.is_weak else WEAK}.get(how, "")
-        lines.append(f"the index is {value}{mark}")
+        lines.append(f"the {_index_words(why.address, value)}{mark}")
     leaves = [(a, value) for a, value in values_of_leaves(why) if value is not None]
     said = WEAK if why.is_weak and len(leaves) == 1 else ""  # of the address, which rests on this value
     known = [
@@ -355,6 +361,12 @@ def _index_lines(why: Why, words: Words) -> list[str]:
     lines += [f"with {', '.join(known)}"] if known else []
     unknown = _unknown(why, words)
     return [*lines, f"not known: {', '.join(unknown)}"] if unknown and known else lines
+
+
+def _index_words(address: Address, value: int) -> str:
+    """Return an index in words: the element that the source subscripts, else how far from the pointer it is."""
+    name, element = element_of(address, value)
+    return f"{name} is {element}"
 
 
 def _mark(why: Why, a: Atom) -> str:
@@ -387,11 +399,24 @@ def _load_line(why: Why, words: Words, loaded: LoadedValue) -> str:
     if source is None:
         return f"{name} {verb} at {place}"
     if source.base is not None and source.index is not None:
-        element = f"{words.atom(source.base.value)}[{words.cut(source.index, _WIDEST)}]"
-        value = why.value(source.index) if ran else None
-        index = f", index {signed(value, 64)}" if value is not None and source.index.constant is None else ""
-        return f"{name} {verb} at {place}: {element}{index}"
+        return f"{name} {verb} at {place}: {_element_words(why, words, source, ran)}"
     return f"{name} {verb} at {place} from {source.space} memory at {words.cut(source.formula, _WIDEST)}"
+
+
+def _element_words(why: Why, words: Words, source: Address, ran: bool) -> str:
+    """Return what a load loads: an element of its pointer, with the index where it is known, else a place in bytes."""
+    assert source.base is not None and source.index is not None
+    pointer, value = words.atom(source.base.value), why.value(source.index) if ran else None
+    found = source.element
+    if found is None:
+        offset = f"{pointer}, byte offset {words.cut(source.index * source.scale, _WIDEST)}"
+    else:
+        byte = f" from byte {found.byte} on" if found.byte else ""
+        offset = f"{pointer}[{words.cut(found.index, _WIDEST)}]{byte}"
+    if value is None or source.index.constant is not None:
+        return offset
+    name, number = element_of(source, signed(value, 64))
+    return f"{offset}, index {number}" if name == "index" else f"{offset} = {number}"
 
 
 def _loop_line(words: Words, found: LoopValue) -> str:

@@ -594,7 +594,7 @@ def test_a_register_tells_what_was_computed_where_none_has_what_it_was_computed_
     held = replace(snapshot(why, leaves, later=2), parameters=struct.pack("<7I", *words))
     clamped = with_numbers(why, held)
     assert clamped.index == (9, "one register")
-    assert "not known: i" in why_text(clamped)
+    assert "not known: loaded1" in why_text(clamped)
     assert clamped.numbers is not None
     registers = (11, *held.lanes[0].general[1:])  # R0 contradicts the lower word of the address, in R4
     flipped = with_numbers(why, replace(held, lanes=(replace(held.lanes[0], general=registers), *held.lanes[1:])))
