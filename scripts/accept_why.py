@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "builder")]
 
 from tests.support.sass.programs import ARCHITECTURES, compile_unit, write_source  # noqa: E402
 from tests.support.sass.proofs import FaultOutcome, prove_faults, prove_unit, write_unit  # noqa: E402
+from tests.support.sass.sentences import CLASSES, check_folder, faults_of  # noqa: E402
 from tests.support.sass.stock import survey, survey_with_sources  # noqa: E402
 from tests.support.sass.witness import Outcome  # noqa: E402
 
@@ -290,12 +291,34 @@ def download_source(version: str, folder: Path) -> None:
     subprocess.run([python, "-m", "pip", "download", "--quiet", *download], check=True, env={**os.environ, **given})
 
 
+def part_sentences(asked: argparse.Namespace) -> Iterable[Unit]:
+    """Cores with the truth of every thread: no sentence about them is false. Only where a folder of such is given."""
+    if asked.sentences is None:
+        return
+    code = hash_of("builder")
+    folder = hashlib.sha256((asked.sentences / "index.json").read_bytes()).hexdigest()[:12]
+    for kernel, arch in dict.fromkeys((one["kernel"], one["arch"]) for one in faults_of(asked.sentences)):
+        if arch in asked.arch:
+            yield Unit("sentences", f"{folder}.{kernel}.{code}", arch, sentences_unit, (asked.sentences, kernel))
+
+
+def sentences_unit(arch: int, folder: Path, kernel: str) -> dict[str, Any]:
+    """Check what is said of the cores of one kernel."""
+    outcome = check_folder(folder, [kernel], [arch])
+    return {
+        "cores": outcome.cores, "answers": outcome.answers, **{f"claimed {k}": n for k, n in outcome.claimed.items()},
+        **{f"false {k}": n for k, n in outcome.false.items()}, "wrong": outcome.wrong,
+        "wrong_count": len(outcome.wrong), "not_read": dict(outcome.not_read),
+    }  # fmt: skip
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Iterable[Unit]]] = {
     "random": part_random,
     "planted": part_planted,
     "csrc": part_csrc,
     "stock": part_stock,
     "coverage": part_coverage,
+    "sentences": part_sentences,
 }
 
 
@@ -348,6 +371,12 @@ COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
         "right": ("run_right",), "differences": ("wrong_count",),
     },
 }  # fmt: skip
+COLUMNS["sentences"] = {
+    "cores": ("cores",), "answers": ("answers",), "thread certain": ("claimed a thread for certain",),
+    "rightly": ("claimed a thread for certain, rightly",), "argument named": ("claimed any argument's name",),
+    "loaded value named": ("claimed any name of a loaded value",), "judged": ("claimed any judgement",),
+    **{f"false: {one}": (f"false {one}",) for one in CLASSES},
+}  # fmt: skip
 COLUMNS["coverage"] = {
     **dict([*COLUMNS["stock"].items()][:7]), "other loops": ("alone_with_other_loops",),
     "partly unknown": ("alone_partly_unknown",),
@@ -375,6 +404,10 @@ def main() -> int:
     parser.add_argument("--stock", type=int, default=40, help="kernels of the stock wheel for each architecture")
     parser.add_argument("--coverage", type=int, default=1000, help="the same, where the decoder alone looks at them")
     parser.add_argument("--each", type=int, default=2, help="kernels of each template of csrc and CUB")
+    given = os.environ.get("WHY_SENTENCES")
+    parser.add_argument(
+        "--sentences", type=Path, default=given and Path(given), help="a folder of cores with the truth of each thread"
+    )
     parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, help="which architectures")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="units at a time")
     parser.add_argument("--vllm", default="0.33.0", help="which wheel")
