@@ -380,6 +380,9 @@ def _rank(base: Base) -> int:
 def _index(formula: Poly, base: Base, width: int) -> tuple[int, Poly]:
     """Return scale and index: the scale is the size of an element where that divides everything, else what does."""
     rest = formula - of(base.value)
+    whole = _element(rest, base, width) if rest.terms else None
+    if whole is not None and not whole.byte:
+        return whole.size, whole.index
     common = math.gcd(*(abs(signed(c, 64)) for c in rest.terms.values())) if rest.terms else 0
     element = (base.argument.element if base.argument and not base.offset else None) or width
     if not rest.terms:
