@@ -22,6 +22,7 @@ from gpucore.elf import Buffer
 from gpucore.line_pack import LineRecord
 from gpucore.line_packs import LinePack, Provenance
 from gpucore.mangling import demangle, short_name
+from gpucore.toolkit import own_frame
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.files import BinaryFile, BinarySource, CoreFiles
 from vdbg_env.crash.line_packs import PackedLines, PackFile
@@ -437,7 +438,7 @@ def lines_for_core(path: str, pack: bytes, files: CoreFiles) -> CoreLines:
         places = tuple((place.kernel or "", place.location) for place in asked)
     return CoreLines(
         file=path,
-        shown=next((location.chain[0] for _, location in places if location and location.chain), None),
+        shown=next((own_frame(location.chain) for _, location in places if location and location.chain), None),
         places=len(places),
         without=tuple(
             f"{short_name(demangle(kernel))}+{location.offset:#x}" if location else short_name(demangle(kernel))

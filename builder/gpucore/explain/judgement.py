@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpucore.explain.address import Address, element_of, leaves
+from gpucore.explain.address import Address, based_at, element_of, leaves
 from gpucore.explain.algebra import Atom, Poly, inside, of
 from gpucore.explain.notation import WEAK, Words
 from gpucore.explain.numbers import Numbers
@@ -184,15 +184,31 @@ def _of_address(address: Address, numbers: Numbers) -> Iterator[Judgement]:
 
 
 def _of_guards(address: Address, words: Words) -> Iterator[Judgement]:
-    """Yield the loaded values in the index that no branch of the function tests and nothing clamps."""
+    """Yield the loaded values in the index that no branch of the function tests and nothing clamps.
+
+    What is loaded twice from one address is one value to the source: a test of either is a test of both.
+    """
     loaded = {a: {a, *(x for x in a.args if isinstance(x, Atom))} for a in _loaded(address)}
     clamped = {x for a in inside(address.formula) if a.kind in _CLAMPS for x in _within(a)}
     free = {a: parts for a, parts in loaded.items() if not parts & clamped}
     tested = _tested(address) if free else None
     if tested is None:
         return
-    for name in dict.fromkeys(words.atom(a) for a, parts in free.items() if not parts & tested):
-        yield Judgement("not compared", f"no branch of this function tests {name}")
+    sources = {_source(address, x) for x in (*tested, *clamped) if x.kind == "load"} - {None}
+    for name in dict.fromkeys(
+        words.atom(a)
+        for a, parts in free.items()
+        if not parts & tested and not any(_source(address, x) in sources for x in parts if x.kind == "load")
+    ):
+        yield Judgement("not compared", f"{name} is never bounds-checked here")
+
+
+def _source(address: Address, a: Atom) -> tuple[Poly, object] | None:
+    """Return where a loaded word is loaded from, and how it is extended; None where that is not known."""
+    n, word, kind = a.args
+    assert isinstance(n, int) and isinstance(word, int)
+    found = based_at(address.program, address.slice, n)
+    return (found[0] + 4 * word, kind) if found is not None else None
 
 
 def _tested(address: Address) -> set[Atom] | None:

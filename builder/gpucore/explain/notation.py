@@ -54,8 +54,10 @@ from gpucore.explain.algebra import (
     atom,
     carry_parts,
     extend,
+    fits,
     inside,
     join,
+    most,
     norm,
     of,
     polys_in,
@@ -66,13 +68,14 @@ from gpucore.explain.evaluate import LEAVES
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Argument
 from gpucore.explain.slice import Loop
-from gpucore.sass import definitions
+from gpucore.sass import Constant, Register, RegisterOperand, definitions
 
 Node: TypeAlias = Poly | Atom
 _MOST_LOADS: Final = 24
 _MOST_LOOPS: Final = 64
 _MOST_GUARDS: Final = 4
 _MOST_GUARDED: Final = 100
+_MOST_MADE: Final = 4
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,44 @@ class Legend:
             if written_size(guard.condition) <= _MOST_GUARDED:
                 todo += polys_in(guard.condition)
         self.follow(todo)
+        self.made_from: dict[Atom, tuple[Atom, ...]] = {}
+        """What the values in the formula are made from that are not looked into: loaded values and arguments."""
+        for a in [x for p in (self.address.formula, *self.address.coordinates) for x in inside(p)]:
+            if a.kind == "opaque" and a.bits == 32 and a not in self.made_from and len(self.made_from) < _MOST_MADE:
+                made = self._sources(a)
+                if any(x.kind == "load" for x in made):
+                    self.made_from[a] = made
+                    self.follow([of(x) for x in made])
+
+    def _sources(self, a: Atom) -> tuple[Atom, ...]:
+        """Return the loaded values and arguments that an instruction reads whose result is not looked into."""
+        values, found, seen = self.address.slice, dict[Atom, None](), {a}
+        todo = [a]
+        while todo and len(seen) < _MOST_GUARDED:
+            site = todo.pop(0).args[0]
+            if not isinstance(site, tuple) or not isinstance(site[0], int):
+                return ()
+            for source in values.code.instructions[site[0]].sources:
+                for x in self._read(source, site[0]):
+                    if x.kind in {"load", "bank"}:
+                        found[x] = None
+                    elif x.kind == "opaque" and x.bits == 32 and x not in seen:
+                        seen.add(x)
+                        todo.append(x)
+        return tuple(found) if len(found) <= _MOST_MADE else ()
+
+    def _read(self, source: object, n: int) -> list[Atom]:
+        """Return what the operand of an instruction holds, as the atoms in it."""
+        values = self.address.slice
+        polys: list[Poly] = []
+        try:
+            if isinstance(source, RegisterOperand) and not source.register.predicate:
+                polys += [values.run(lambda r=r: values.register(r, n)) for r in source.registers]  # type: ignore[misc]
+            elif isinstance(source, Constant) and source.bank is not None and source.index is None:
+                polys.append(values.bank_word(source.bank, source.offset))
+        except TooLarge:
+            return []
+        return [x for p in polys for x in inside(p)]
 
     def follow(self, todo: list[Poly]) -> None:
         """Number the leaves of formulas, and those of the addresses and loops that these lead to."""
@@ -180,6 +221,48 @@ class Legend:
         if isinstance(low, Atom) and low.kind == "bank" and low.args[0] == 0 and isinstance(low.args[1], int):
             return self.address.program.argument_at(low.args[1])
         return None
+
+    def indexed_argument(self, a: Atom) -> tuple[Argument, Poly] | None:
+        """Return the argument that holds an array which is read at an index, and the place in it, in bytes."""
+        low = a.args[0] if a.kind == "wide" else a
+        if not isinstance(low, Atom) or low.kind != "bank_at" or low.args[0] != 0:
+            return None
+        place = low.args[1]
+        assert isinstance(place, Poly)
+        start = signed(place.terms.get((), 0))
+        rest = place - start
+        reach = most(rest) if fits(rest) else 0  # an index without a known end starts in its array, as a rule
+        found = self.address.program.argument_at(start)
+        if found is None or found[0].size <= 8 or found[1] + reach >= found[0].size:
+            return None
+        return found[0], rest + found[1]
+
+    def copied_argument(self, a: Atom) -> Argument | None:
+        """Return the argument that a pointer was copied from, if local memory has it and holds that argument alone."""
+        low = a.args[0] if a.kind == "wide" else a
+        loaded = self.loads.get(low.args[0]) if isinstance(low, Atom) and low.kind == "load" else None  # type: ignore[call-overload]
+        if loaded is None or loaded.opcode != "LDL" or self.address.program.table is None:
+            return None
+        values = self.address.slice
+        found: set[Argument | None] = set()
+        for n, i in enumerate(values.code.instructions):
+            data = i.sources[-1] if i.opcode in {"STL", "ST"} and i.sources else None
+            if i.opcode == "ST" or n in values.code.called:
+                return None
+            if not isinstance(data, RegisterOperand):
+                continue
+            for r in data.registers or (None,):
+                word = None if r is None else self._stored(r, n)
+                at = self.argument(word) if word is not None and word.kind == "bank" else None
+                found.add(at[0] if at is not None else None)
+        return next(iter(found)) if len(found) == 1 else None
+
+    def _stored(self, r: Register, n: int) -> Atom | None:
+        values = self.address.slice
+        try:
+            return values.run(lambda: values.register(r, n)).single
+        except TooLarge:
+            return None
 
     def leaf(self, a: Atom, words: int) -> Json:
         """Return a leaf of the published tree."""
@@ -431,7 +514,7 @@ class Words:
         if a.kind == "lo":
             return f"lower32({self._any(a.args[0])})"
         if a.kind == "bank_at":
-            return f"c[{a.args[0]}][{self._plain(a.args[1])}]"
+            return self._bank_at(a, int(str(a.args[2])))
         if a.kind == "funnel":
             low, high, by = a.args
             assert isinstance(low, Poly) and isinstance(high, Poly)
@@ -477,6 +560,8 @@ class Words:
         assert isinstance(low, Atom) and isinstance(high, Atom)
         if low.kind == "bank":
             return self._bank(low, 8)
+        if low.kind == "bank_at":
+            return self._bank_at(low, 8)
         if low.kind in {"load", "opaque", "result", "entry"}:
             return self.atom(low)
         return f"({self.atom(high)}:{self.atom(low)})"
@@ -491,6 +576,15 @@ class Words:
         if at == 0 and argument.size <= size:
             return argument.words
         return f"{argument.words}.bytes[{at}:{at + size}]"
+
+    def _bank_at(self, a: Atom, size: int) -> str:
+        """Return so many bytes from a place on that an index gives: of an argument, else of a constant bank."""
+        bank, offset, _ = a.args
+        found = self.legend.indexed_argument(a)
+        if found is None:
+            return f"c[{bank}][{self._plain(offset)}]"
+        argument, place = found
+        return f"{argument.words}.bytes[{self.poly(place)}:+{size}]"
 
     def _load(self, a: Atom) -> str:
         n, word, _ = a.args

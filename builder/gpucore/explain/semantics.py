@@ -151,7 +151,19 @@ class At:
             return leaf("bindless", handle, offset)
         if offset.constant is not None:
             return self.machine.bank_word(operand.bank, offset.constant, size)
-        return leaf("bank_at", operand.bank, offset, size)
+        return self._one_of_two(operand.bank, offset, size) or leaf("bank_at", operand.bank, offset, size)
+
+    def _one_of_two(self, bank: int, offset: Poly, size: int) -> Poly | None:
+        """Return one of two words of a bank, where a condition chooses between them; None for any other place."""
+        start = constant(offset.terms.get((), 0))
+        a = (offset - start).single
+        if a is None or a.kind != "select":
+            return None
+        condition, first, second = a.args
+        assert isinstance(condition, Atom) and isinstance(first, Poly) and isinstance(second, Poly)
+        places = [(start + side).constant for side in (first, second)]
+        words = [self.machine.bank_word(bank, at, size) for at in places if at is not None]
+        return op.select(condition, *words) if len(words) == 2 else None
 
     def condition(self, operand: RegisterOperand) -> Atom:
         """Return a predicate operand."""

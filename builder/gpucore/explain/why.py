@@ -199,7 +199,8 @@ def why_text(why: Why) -> list[str]:
     else:
         lines += [_formula_line(why, words), *_index_lines(why, words)]
     lines += _launch_lines(why, words)
-    lines += [_load_line(why, words, x) for x in why.legend.loads.values()]
+    lines += [_opaque_line(why, words, a) for a in why.legend.made_from]
+    lines += _load_lines(why, words)
     loops = [x for x in why.legend.loops.values() if x.loop is not None]
     lines += [_loop_line(words, x) for x in loops[:_MOST_LOOP_LINES]]
     if len(loops) > _MOST_LOOP_LINES:
@@ -213,7 +214,7 @@ def _tile_lines(why: Why, words: Words) -> list[str]:
     """Return what names a tile: the tensor map, and where in the tensor it is. The map itself is not looked into."""
     address, base = why.address, why.address.base
     if base is not None and base.argument is not None and why.legend.argument(base.value) is None:
-        lines = [f"the tensor map is {base.argument.words} ({_what(base)})"]
+        lines = [f"the tensor map is {base.argument.words} ({_what(base, why)})"]
     else:
         lines = [f"the tensor map is at {words.cut(address.formula, _WIDEST)}"]
     found = []
@@ -269,10 +270,12 @@ def _lines_of_numbers(why: Why) -> list[str]:
         lines.append(f"all {count} are marked: this one, the farthest from its pointer, is out of bounds if any is")
     elif numbers.choice == "unsure" and count > 1 and why.value_of_address is not None:
         lines.append(f"all {count} are marked: the bad address may be another one's")
-    evidence = (
-        f"{numbers.agree:,} registers agree, {numbers.disagree or 'none'} disagree{'' if numbers.disagree else 's'}"
-    )
-    lines.append(evidence + ("; so no value is given" if numbers.disagree else ""))
+    if numbers.disagree:
+        lines.append(f"{numbers.agree:,} registers agree, {numbers.disagree:,} disagree; so no value is given")
+    elif numbers.agree:
+        lines.append(f"checked against {numbers.agree:,} register{'s' if numbers.agree > 1 else ''}")
+    else:
+        lines.append("no register was left to check it against")
     return lines
 
 
@@ -332,7 +335,7 @@ def _formula_line(why: Why, words: Words) -> str:
             text += f"; based on one of {', '.join(words.atom(b.value) for b in address.bases)}"
         return text
     pointer = why.value(of(address.base.value))
-    what = _what(address.base) + (f", {pointer:#x}" if pointer is not None else "")
+    what = _what(address.base, why) + (f", {pointer:#x}" if pointer is not None else "")
     base = f"{words.atom(address.base.value)} ({what})"
     element = address.element
     if not address.index.terms or (element is not None and not element.index.terms and not element.byte):
@@ -371,7 +374,7 @@ def _index_words(address: Address, value: int) -> str:
 
 def _mark(why: Why, a: Atom) -> str:
     """Return how a value is known, where it was neither in a register nor follows from values that were."""
-    return {"solved": " (solved)", "one register": WEAK}.get(why.how(of(a)) or "", "")
+    return {"solved": " (computed from registers)", "one register": WEAK}.get(why.how(of(a)) or "", "")
 
 
 def _unknown(why: Why, words: Words) -> list[str]:
@@ -381,12 +384,24 @@ def _unknown(why: Why, words: Words) -> list[str]:
     return [words.atom(a) for a, value in values_of_leaves(why) if value is None]
 
 
-def _what(base: Base) -> str:
-    if base.argument is None:
+def _what(base: Base, why: Why) -> str:
+    """Return what a pointer is: an argument, a part of one, one that was loaded, or the caller's."""
+    argument = base.argument
+    if argument is None:
         low = base.value.args[0] if base.value.kind == "wide" else base.value
-        return "the caller's pointer" if isinstance(low, Atom) and low.kind == "entry" else "a loaded pointer"
-    kind = f", {base.argument.type}" if base.argument.type else ""
-    return f"argument {base.argument.number}{kind}"
+        indexed = why.legend.indexed_argument(base.value)
+        if isinstance(low, Atom) and low.kind == "entry":
+            return "the caller's pointer"
+        if isinstance(low, Atom) and low.kind == "bank_at" and low.args[0] == 0 and indexed is None:
+            return "a pointer among the arguments"
+        copied = why.legend.copied_argument(base.value)
+        if copied is not None:
+            return f"a pointer from the thread's copy of argument {copied.number}"
+        if indexed is None:
+            return "a loaded pointer"
+        argument = indexed[0]
+    kind = f", {argument.type}" if argument.type else ""
+    return f"argument {argument.number}{kind}"
 
 
 def _load_line(why: Why, words: Words, loaded: LoadedValue) -> str:
@@ -401,6 +416,45 @@ def _load_line(why: Why, words: Words, loaded: LoadedValue) -> str:
     if source.base is not None and source.index is not None:
         return f"{name} {verb} at {place}: {_element_words(why, words, source, ran)}"
     return f"{name} {verb} at {place} from {source.space} memory at {words.cut(source.formula, _WIDEST)}"
+
+
+def _load_lines(why: Why, words: Words) -> list[str]:
+    """Return a line for each load; a chain of loads alike, each from what the next one gave, is a line for all."""
+    loads = list(why.legend.loads.values())
+    lines: list[str] = []
+    at = 0
+    while at < len(loads):
+        last = at
+        while last + 1 < len(loads) and _follows(why, loads[last], loads[last + 1]):
+            last += 1
+        lines.append(_load_line(why, words, loads[at]))
+        if last - at > 2:
+            first, final = (f"loaded{x.number + 1}" for x in (loads[at + 1], loads[last]))
+            lines.append(f"{first} to {final} are loaded alike, each from the pointer that the next one is")
+            lines.append(_load_line(why, words, loads[last]))
+        else:
+            lines += [_load_line(why, words, x) for x in loads[at + 1 : last + 1]]
+        at = last + 1
+    return lines
+
+
+def _follows(why: Why, loaded: LoadedValue, before: LoadedValue) -> bool:
+    """Say whether a load reads from the pointer that the next one gave, and is at the same line and offset."""
+    ours, theirs = loaded.address, before.address
+    if ours is None or theirs is None or ours.base is None or ours.index is None or theirs.index is None:
+        return False
+    program, low = why.address.program, ours.base.value.args[0]
+    same = (ours.index * ours.scale, ours.width, program.line(loaded.offset)) == (
+        theirs.index * theirs.scale, theirs.width, program.line(before.offset)
+    )  # fmt: skip
+    unnamed = not {loaded.number, before.number} & set(why.names)
+    return same and unnamed and isinstance(low, Atom) and low.kind == "load" and low.args[0] == before.instruction
+
+
+def _opaque_line(why: Why, words: Words, a: Atom) -> str:
+    """Return what a value is made from that is not looked into."""
+    parts = ", ".join(words.atom(x) for x in why.legend.made_from[a])
+    return f"{words.atom(a)} is made from {parts}"
 
 
 def _element_words(why: Why, words: Words, source: Address, ran: bool) -> str:
@@ -563,11 +617,14 @@ def _base_json(base: Base | None, why: Why) -> Json | None:
     if base is None:
         return None
     argument, pointer = base.argument, of(base.value)
+    indexed = why.legend.indexed_argument(base.value) if argument is None else None
+    if indexed is not None:
+        argument = indexed[0]
     return {
         "argument": argument.number if argument else None,
         "name": argument.name if argument else None,
         "type": argument.type if argument else None,
-        "bytes": [base.offset, base.offset + 8] if argument else None,
+        "bytes": [base.offset, base.offset + 8] if base.argument else None,
         "formula": tree_of(pointer, why.legend.leaf),
         "value": why.value(pointer),
         "how_known": why.how(pointer),

@@ -15,6 +15,7 @@ from gpucore.code_map import CodeMap, Location
 from gpucore.dwarf import BorrowedLines, Chain, OtherHeaders, Place
 from gpucore.errors import UnreadableBinary
 from gpucore.mangling import demangle, short_name
+from gpucore.toolkit import own_frame
 from vdbg_env.common.console import counted, printable
 from vdbg_env.common.errors import ANY_ERROR, HostNotAble
 from vdbg_env.crash.files import SourceText
@@ -70,11 +71,12 @@ def function_at(location: Location | None) -> str:
 
 
 def leaf(location: Location | None) -> str:
-    """Return the source line of a place as `file:line`, marked where it is of other headers; empty without one."""
-    if location is None or not location.chain:
-        return ""
-    frame = location.chain[0]
-    return f"{frame.file}:{frame.line}{frame.mark}"
+    """Return the source line of a place as `file:line`, marked where it is of other headers; empty without one.
+
+    In a header of CUDA it is the line that called what is there.
+    """
+    frame = own_frame(location.chain) if location is not None else None
+    return f"{frame.file}:{frame.line}{frame.mark}" if frame is not None else ""
 
 
 def chain_lines(chain: Chain, sources: SourceLines, *, indent: str = "    ") -> Iterator[str]:
@@ -135,10 +137,17 @@ def location_json(location: Location | None, sources: SourceLines) -> dict[str, 
     chain, siblings = (location.chain, location.siblings) if location else ((), ())
     return {
         "chain": chain_json(chain, sources),
+        "place": _place_json(chain),
         "other_chains": [chain_json(other, sources) for other in siblings],
         "ptx_line": location and location.ptx_line,
         "lines_from": lines_from_json(location, sources),
     }
+
+
+def _place_json(chain: Chain) -> dict[str, Any] | None:
+    """Return as JSON the line that a place is shown as: the first of its chain that is in no header of CUDA."""
+    frame = own_frame(chain)
+    return frame and {"file": frame.file, "line": frame.line}
 
 
 def lines_from_json(location: Location | None, sources: SourceLines) -> dict[str, Any] | None:

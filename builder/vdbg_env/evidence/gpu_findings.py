@@ -10,6 +10,7 @@ from gpucore.code_map import Location
 from gpucore.core import Fault, WarpGroup
 from gpucore.dwarf import Chain, SourceFrame
 from gpucore.mangling import demangle, short_name
+from gpucore.toolkit import own_frame
 from vdbg_env.evidence.finding import Finding, HowKnown, Level, NextStep
 from vdbg_env.evidence.kernel_makers import find_library, kernel_makers
 
@@ -39,7 +40,7 @@ def _fault(fault: Fault, artifact: str | None) -> Finding:
         message=f"{_what(fault)} {_where(fault, chain, kernel)}{_who(fault)}{_borrowed(fault.location)}",
         how_known=HowKnown.GPU_CORE,
         confidence=_confidence(fault, chain),
-        location=chain[0] if chain else None,
+        location=own_frame(chain),
         chain=chain,
         kernel=kernel,
         artifact=artifact,
@@ -90,10 +91,10 @@ def _what(fault: Fault) -> str:
 def _where(fault: Fault, chain: Chain, kernel: str | None) -> str:
     word = "in code called from" if fault.calls_out else "at" if fault.precise else "near"
     named = short_name(kernel) if kernel else None
-    if chain:
-        leaf = chain[0]
+    leaf = own_frame(chain)
+    if leaf is not None:
         function = short_name(leaf.function) if leaf.function else None
-        into = f", inlined into {named}" if named and len(chain) > 1 else ""
+        into = f", inlined into {named}" if named and leaf is not chain[-1] else ""
         within = f" in {function or named}" if function or named else ""
         return f"{word} {place_of(leaf)}{within}{into}"
     if fault.pc is None:
@@ -174,7 +175,8 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
     suspect = running[0] if running else groups[0]
     chain = suspect.location.chain if suspect.location else ()
     kernel = demangle(suspect.kernel) if suspect.kernel else None
-    at = str(place_of(chain[0])) if chain else f"PC {suspect.pc:#x}"
+    leaf = own_frame(chain)
+    at = place_of(leaf) if leaf is not None else f"PC {suspect.pc:#x}"
     verb = "stands" if suspect.warps == 1 else "stand"
     message = f"no exception: {_warps(suspect.warps)} of {short_name(kernel) if kernel else 'a kernel'} {verb} at {at}"
     if waiting and running:
@@ -191,7 +193,7 @@ def _hang(groups: Sequence[WarpGroup], artifact: str | None) -> Finding:
         how_known=HowKnown.GPU_CORE,
         # Surer than that a process runs at a place unknown: as a rule it polls for what the GPU has not finished.
         confidence=0.85 if waiting and running else 0.75 if running and kernel else 0.7,
-        location=chain[0] if chain else None,
+        location=own_frame(chain),
         chain=chain,
         kernel=kernel,
         artifact=artifact,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import repeat
 
 from gpucore.dwarf import SourceFrame
+from gpucore.toolkit import own_frame
 from vdbg_env.common.console import duration, printable, shortened
 from vdbg_env.evidence.finding import Finding, Level, around_lines
 from vdbg_env.report.model import (
@@ -223,12 +224,15 @@ def _histogram(histogram: WarpHistogram, paint: Paint, width: int) -> Iterator[s
     fullest = max((group.count for group in histogram.groups), default=1)
     for group in histogram.groups:
         bar = "█" * max(1, round(group.count / fullest * 20))
-        place = str(group.chain[0]) if group.chain else f"{group.kernel or 'unknown code'} at {group.pc:#x}"
+        own = own_frame(group.chain)
+        place = str(own) if own is not None else f"{group.kernel or 'unknown code'} at {group.pc:#x}"
         state = f"  ({group.state})" if group.state else ""
         drawn = f"{paint('33', f'{bar:20}')}  " if width >= _NARROW else ""
         indent = " " * (32 if drawn else 10)
         yield f"  {group.count:6}  {drawn}{printable(place + state)}"
-        yield from (f"{indent}from {printable(str(frame))}" for frame in group.chain[1:])
+        at = group.chain.index(own) if own is not None else 0
+        yield from (f"{indent}in {printable(str(frame))}" for frame in group.chain[:at])
+        yield from (f"{indent}from {printable(str(frame))}" for frame in group.chain[at + 1 :])
 
 
 def _others(report: Report, paint: Paint, width: int) -> Iterator[str]:

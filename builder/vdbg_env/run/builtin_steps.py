@@ -14,6 +14,7 @@ from gpucore.core_layout import SectionType
 from gpucore.core_reader import read_core
 from gpucore.elf import Buffer, Elf
 from gpucore.mangling import demangle, short_name
+from gpucore.toolkit import own_frame
 from vdbg_env.common.console import counted, size_text
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
 from vdbg_env.common.programs import Gpu, ProgramRunner, cuda_of_driver, read_gpus, toolkit_release
@@ -179,7 +180,7 @@ def core_lines(context: BuiltinContext) -> BuiltinResult:
 def _of_core(fault: Fault | WarpGroup, kernel: str) -> dict[str, ResultValue]:
     chain = fault.location.chain if fault.location else ()
     results: dict[str, ResultValue] = {"kernel": short_name(demangle(kernel)), "has_lines": bool(chain)}
-    return results | ({"source": str(chain[0])} if chain else {})
+    return results | ({"source": str(own_frame(chain))} if chain else {})
 
 
 def _maker(kernel: str, file: str | None) -> dict[str, ResultValue]:
@@ -196,7 +197,7 @@ def _of_holder(holder: Holder) -> dict[str, ResultValue]:
         "same": holder.same,
         "file_has_lines": bool(holder.location.chain),
     }
-    results |= {"located": str(holder.location.chain[0])} if holder.same and holder.location.chain else {}
+    results |= {"located": str(own_frame(holder.location.chain))} if holder.same and holder.location.chain else {}
     if holder.report:
         results |= {"verdict": holder.report.verdict.value, "missing": len(holder.report.missing)}
     return results
@@ -723,8 +724,9 @@ def locate(context: BuiltinContext) -> BuiltinResult:
             notes=(*notes, f"looked through {where}: none holds {short_name(demangle(wanted.kernel))} with lines")
         )
     chain = found.location.chain
+    own = own_frame(chain) or chain[0]
     results: dict[str, ResultValue] = {
-        "source": str(chain[0]),
+        "source": str(own),
         "chain": [str(frame) for frame in chain],
         "file": found.file,
     }
@@ -735,10 +737,10 @@ def locate(context: BuiltinContext) -> BuiltinResult:
     finding = Finding(
         rule="gpu-core-located-on-disk",
         level=Level.ERROR,
-        message=f"the faulting instruction is {place_of(chain[0])} by the line table of {found.file}",
+        message=f"the faulting instruction is {place_of(own)} by the line table of {found.file}",
         how_known=HowKnown.GPU_CORE,
         confidence=0.85,
-        location=chain[0],
+        location=own,
         chain=chain,
         kernel=found.location.kernel.demangled if found.location.kernel else None,
     )
@@ -761,19 +763,20 @@ def _by_packs(context: BuiltinContext) -> BuiltinResult | None:
             if named and named not in {fault.kernel, demangle(fault.kernel or "")}:
                 continue
             chain, borrowed = location.chain, location.borrowed
+            own = own_frame(chain) or chain[0]
             finding = Finding(
                 rule="gpu-core-located-in-pack",
                 level=Level.ERROR,
-                message=f"the faulting instruction is {place_of(chain[0])} by the {borrowed.how_known} "
+                message=f"the faulting instruction is {place_of(own)} by the {borrowed.how_known} "
                 f"({borrowed.build}){f'; {borrowed.headers}' if borrowed.headers else ''}",
                 how_known=HowKnown.GPU_CORE,
                 confidence=0.9,
-                location=chain[0],
+                location=own,
                 chain=chain,
                 kernel=demangle(fault.kernel) if fault.kernel else None,
             )
             results: dict[str, ResultValue] = {
-                "source": str(chain[0]), "chain": [str(frame) for frame in chain], "file": borrowed.pack,
+                "source": str(own), "chain": [str(frame) for frame in chain], "file": borrowed.pack,
             }  # fmt: skip
             return BuiltinResult(results=results, findings=(finding,))
     return None
