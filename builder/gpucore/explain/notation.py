@@ -562,7 +562,9 @@ class Words:
             return self._bank(low, 8)
         if low.kind == "bank_at":
             return self._bank_at(low, 8)
-        if low.kind in {"load", "opaque", "result", "entry"}:
+        if low.kind == "load":
+            return self._load(low, whole=True)
+        if low.kind in {"opaque", "result", "entry"}:
             return self.atom(low)
         return f"({self.atom(high)}:{self.atom(low)})"
 
@@ -586,14 +588,22 @@ class Words:
         argument, place = found
         return f"{argument.words}.bytes[{self.poly(place)}:+{size}]"
 
-    def _load(self, a: Atom) -> str:
+    def _load(self, a: Atom, whole: bool = False) -> str:
+        """Return a word of what was loaded, or the value of 64 bits that starts with it."""
         n, word, _ = a.args
         assert isinstance(n, int) and isinstance(word, int)
         found = self.legend.loads.get(n)
         if found is None:
             return "loaded"
         name = self.names.get(found.number, f"loaded{found.number + 1}")
-        return name + (f".{'xyzwabcd'[word]}" if word and word < 8 else "")
+        width = found.address.width if found.address is not None else 4
+        if width <= 4 or word >= 8 or (whole and width == 8):
+            return name
+        base = found.address.base if found.address is not None else None
+        element = base.argument.scalar if base is not None and base.argument is not None and not base.offset else None
+        if element == 8 and not whole and width == 8:
+            return f"{'upper' if word else 'lower'}32({name})"
+        return f"{name}.{'xyzw'[word // 2] if element == 8 and whole else 'xyzwabcd'[word]}"
 
     def _loop(self, a: Atom) -> str:
         found = self.legend.loops.get(a)
@@ -612,7 +622,7 @@ class Words:
         if a.kind != "lt_s" or left.bits != 32 or right.constant != 0 or upper is None:
             return None
         if upper.kind == "load" and upper.args[1] == 1:
-            return self._load(atom("load", upper.args[0], 0, upper.args[2]))
+            return self._load(atom("load", upper.args[0], 0, upper.args[2]), whole=True)
         found = self.legend.argument(upper) if upper.kind == "bank" else None
         return found[0].words if found is not None and found[1] == 4 and found[0].size == 8 else None
 

@@ -64,6 +64,14 @@ class Argument:
         return 8 if inner.endswith("*") else _ELEMENTS.get(inner.removeprefix("const ").strip())
 
     @property
+    def scalar(self) -> int | None:
+        """The size in bytes of one number of what it points to: a vector has several; None where that is not known."""
+        if self.type is None or self.element is None:
+            return None
+        found = re.search(r"(?<=[a-z])([234])(?: const)?\*$", self.type)
+        return self.element // int(found[1]) if found else self.element
+
+    @property
     def words(self) -> str:
         """Its name, else its number."""
         return self.name or f"argument{self.number}"

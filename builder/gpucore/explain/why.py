@@ -351,7 +351,8 @@ def _formula_line(why: Why, words: Words) -> str:
 
 def _index_lines(why: Why, words: Words) -> list[str]:
     lines = []
-    if why.index is not None and why.address.index is not None and why.address.index.terms:
+    index = why.address.index
+    if why.index is not None and index is not None and index.terms and (index.constant is None or why.address.element):
         value, how = why.index
         mark = {"from the address": ", from the address", "one register": "" if why.is_weak else WEAK}.get(how, "")
         lines.append(f"the {_index_words(why.address, value)}{mark}")
@@ -428,9 +429,9 @@ def _load_lines(why: Why, words: Words) -> list[str]:
         while last + 1 < len(loads) and _follows(why, loads[last], loads[last + 1]):
             last += 1
         lines.append(_load_line(why, words, loads[at]))
-        if last - at > 2:
-            first, final = (f"loaded{x.number + 1}" for x in (loads[at + 1], loads[last]))
-            lines.append(f"{first} to {final} are loaded alike, each from the pointer that the next one is")
+        if last - at > 3:
+            first, final = (f"loaded{x.number + 1}" for x in (loads[at + 1], loads[last - 1]))
+            lines.append(f"{first} to {final} are loaded alike, each through the pointer that the next one is")
             lines.append(_load_line(why, words, loads[last]))
         else:
             lines += [_load_line(why, words, x) for x in loads[at + 1 : last + 1]]
