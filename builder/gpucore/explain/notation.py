@@ -485,7 +485,8 @@ class Words:
             return "(...)"
         kind, first = a.kind, a.args[0] if a.args else None
         if kind in {"zx", "sx", "named"} and isinstance(first, Poly):
-            return self.poly(first, True)
+            text = self.poly(first, True)
+            return f"({text})" if text.startswith("-") else text
         if kind in {"phi", "turn"} or a in self.legend.loops:
             return self._loop(a)
         if kind == "wide":

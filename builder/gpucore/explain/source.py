@@ -113,6 +113,8 @@ class SourceFile:
             if not all(first <= line <= last for line in known):
                 continue
             if not wanted.types or all(map(may_be, (p.type for p in parameters), wanted.types)):
+                if "__global__" in self._text[block.start : block.end]:
+                    return None  # only one of two branches of the preprocessor opens the braces that both share
                 found[tuple(p.name for p in parameters)] = parameters
         return next(iter(found.values())) if len(found) == 1 else None
 

@@ -157,7 +157,10 @@ def _names_of_loads(legend: Legend) -> dict[int, str]:
     found: dict[str, list[LoadedValue]] = {}
     program = legend.address.program
     taken = {a.name for a in program.arguments}
+    others = any(a.kind == "shfl" for a in inside(legend.address.formula))
     for loaded in legend.loads.values():
+        if loaded.opcode.startswith("ATOM") and others:
+            continue  # one thread made it for all of its warp: each has another part of what it gave
         name = _name_of_load(program, loaded, legend.address.offset)
         if name is not None and name not in taken:
             found.setdefault(name, []).append(loaded)
