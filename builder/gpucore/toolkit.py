@@ -12,18 +12,19 @@ from typing import Final
 from gpucore.dwarf import Chain, SourceFrame
 
 _NAMES: Final = (
-    r"sm_\d+_(?:atomic_functions|intrinsics|rt)|(?:device|common|math|vector)_functions|device_atomic_functions"
-    r"|device_(?:double|fp128)_functions|(?:surface|texture)_(?:indirect_)?functions|cuda_(?:fp(?:16|8|6|4)|bf16)"
-    r"|cuda_(?:pipeline|awbarrier)(?:_helpers|_primitives)?|cooperative_groups|cuda_device_runtime_api|cuComplex"
-    r"|curand(?:_\w+)?|nvshmem\w*"
+    r"sm_\d+_(?:atomic_functions|intrinsics|rt)|device_(?:atomic|double|fp128)_functions|cuda_(?:fp(?:16|8|6|4)|bf16)"
+    r"|(?:surface|texture)_indirect_functions|cuda_(?:pipeline|awbarrier)(?:_helpers|_primitives)?|cooperative_groups"
+    r"|cuda_device_runtime_api|cuComplex|curand(?:_\w+)?"
 )
+_USUAL: Final = r"(?:device|common|math|vector)_functions"  # others may have headers of these names
 _CCCL: Final = (
     r"cub/(?:agent|block|detail|device|grid|iterator|thread|util|warp)"
     r"|thrust/(?:async|detail|iterator|mr|random|system|type_traits)"
     r"|cuda/(?:std|ptx|experimental|__\w+)|libcudacxx/include/cuda|nv/detail"
 )
+_CUDA_S: Final = r"(?:(?:cuda|nvidia)[^/]*/(?:.*/)?|targets/[^/]+/)include"
 _HEADER: Final = re.compile(
-    rf"(?:^|/)(?:(?:{_NAMES})\.(?:h|hpp|cuh)|crt/\w+\.(?:h|hpp)|cooperative_groups/(?:\w+/)*\w+\.(?:h|inl|cuh)"
+    rf"(?:^|/)(?:(?:{_NAMES}|crt/\w+)\.(?:h|hpp)|{_CUDA_S}/{_USUAL}\.(?:h|hpp)|cooperative_groups/(?:\w+/)*\w+\.(?:h|inl|cuh)"
     rf"|(?:{_CCCL})/(?:[\w.-]+/)*[\w-]+(?:\.(?:cuh|h|hpp|inl))?|(?:cub|thrust)/[\w-]+\.(?:cuh|h)"
     r"|include/(?:cccl/)?cuda/\w+)$"
 )

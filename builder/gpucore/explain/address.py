@@ -392,7 +392,7 @@ def _index(formula: Poly, base: Base, width: int) -> tuple[int, Poly]:
 
 
 def element_of(address: Address, index: int) -> tuple[str, int]:
-    """Return what a value of an address's index is, and its number: the index of an element, else an offset in bytes."""
+    """Return what a value of an address's index counts, and its number: elements, else bytes."""
     offset, element = index * address.scale, address.element
     return ("byte offset", offset) if element is None else ("index", offset // element.size)
 
@@ -435,8 +435,9 @@ def _part_of(a: Atom, size: int) -> Poly | None:
     if mask.constant is None or mask.constant % size:
         return None
     # The mask leaves out what a sum of multiples has above 2^32, and what is below the size.
-    terms = {m: signed(c) // size & MASK32 for m, c in value.terms.items()} if all(c % size == 0 for c in value.terms.values()) else None
-    moved = Poly(terms, 32) if terms is not None else shift_right(value, size.bit_length() - 1)
+    moved = shift_right(value, size.bit_length() - 1)
+    if all(c % size == 0 for c in value.terms.values()):
+        moved = Poly({m: signed(c) // size & MASK32 for m, c in value.terms.items()}, 32)
     return bit_and(moved, constant(mask.constant // size))
 
 

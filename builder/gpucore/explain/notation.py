@@ -240,7 +240,8 @@ class Legend:
     def copied_argument(self, a: Atom) -> Argument | None:
         """Return the argument that a pointer was copied from, if local memory has it and holds that argument alone."""
         low = a.args[0] if a.kind == "wide" else a
-        loaded = self.loads.get(low.args[0]) if isinstance(low, Atom) and low.kind == "load" else None  # type: ignore[call-overload]
+        site = low.args[0] if isinstance(low, Atom) and low.kind == "load" else None
+        loaded = self.loads.get(site) if isinstance(site, int) else None
         if loaded is None or loaded.opcode != "LDL" or self.address.program.table is None:
             return None
         values = self.address.slice

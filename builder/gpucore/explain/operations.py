@@ -117,9 +117,9 @@ def _bitwise(kind: str, a: Poly, b: Poly) -> Poly:
             if quotient is not None:
                 return quotient * (low + 1)
     if kind == "or":
-        (x, of_x), (y, of_y) = _masked(a), _masked(b)
-        if x == y and of_x is not None and of_y is not None:
-            return _bitwise("and", x, constant(of_x | of_y))
+        (value, one), (same, other) = _masked(a), _masked(b)
+        if value == same and one is not None and other is not None:
+            return _bitwise("and", value, constant(one | other))
     if kind != "and":
         for left, right in ((a, b), (b, a)):  # bits that do not meet add up
             if fits(right) and most(right) < 1 << trailing_zeros(left):

@@ -210,8 +210,7 @@ class Program:
         names = [p.name for p in self.parameters] or [None] * len(places)
         known = len(types) == len(places)
         return tuple(
-            Argument(k + 1, p.offset, p.size, types[k] if known else None, names[k])
-            for k, p in enumerate(places)
+            Argument(k + 1, p.offset, p.size, types[k] if known else None, names[k]) for k, p in enumerate(places)
         )
 
     @cached_property
@@ -249,7 +248,7 @@ class Program:
         return text.body_around(frame.line) if text is not None else None
 
     def place(self, offset: int) -> SourceFrame | None:
-        """Return the line of an instruction, that of the caller where CUDA's own headers have it; None without lines."""
+        """Return the line of an instruction, the caller's where a header of CUDA has it; None without lines."""
         return own_frame(self.chain(offset))
 
     def line(self, offset: int) -> str | None:

@@ -313,7 +313,9 @@ def _type(text: str) -> _Type:
     if not words or not all(w in _BUILTIN for w in words):
         return _Type(words[-1] if words else "", pointers, False)
     sign = "unsigned " if "unsigned" in words else "signed " if "signed" in words and "char" in words else ""
-    kind = next((w for w in ("double", "float", "bool", "char", "short", "long", "void", "wchar_t") if w in words), "int")
+    kind = next(
+        (w for w in ("double", "float", "bool", "char", "short", "long", "void", "wchar_t") if w in words), "int"
+    )
     return _Type(sign + kind, pointers, True)
 
 

@@ -46,20 +46,20 @@ def value(x: Poly | Atom, given: Mapping[str, int]) -> int:
     elif x.kind in {"zx", "sx"}:
         number = value(cast(Poly, x.args[0]), given)
     elif x.kind == "select":
-        chosen = x.args[1] if value(cast(Atom, x.args[0]), given) else x.args[2]
-        number = value(cast(Poly, chosen), given)
+        holds, first, second = (value(cast(Poly, q), given) for q in x.args)  # the reader computes both sides
+        number = first if holds else second
     elif x.kind in {"eq", "lt_u"}:
-        a, b = (value(cast(Poly, q), given) for q in x.args)
-        number = int(a == b if x.kind == "eq" else a < b)
+        left, right = (value(cast(Poly, q), given) for q in x.args)
+        number = int(left == right if x.kind == "eq" else left < right)
     elif x.kind == "not":
         number = 1 - value(cast(Atom, x.args[0]), given)
     elif x.kind == "all":
-        number = int(all(value(cast(Atom, q), given) for q in x.args))
+        number = min([value(cast(Atom, q), given) for q in x.args])
     else:
-        a, b = (value(cast(Poly, q), given) for q in x.args)
-        if (x.kind in {"udiv", "urem"} and not b) or (x.kind in {"shr", "shl"} and b > 31):
+        left, right = (value(cast(Poly, q), given) for q in x.args)
+        if (x.kind in {"udiv", "urem"} and not right) or (x.kind in {"shr", "shl"} and right > 31):
             raise Unfit
-        number = _BINARY[x.kind](a, b)
+        number = _BINARY[x.kind](left, right)
     if not 0 <= number < 1 << 30:
         raise Unfit
     return number
@@ -116,7 +116,10 @@ x, y, n, group = (LEAVES[name] for name in ("threadIdx.x", "blockIdx.x", "n", "g
         (leaf("urem", y, constant(4) * group), "(blockIdx.x % (4*group))"),
         (leaf("udiv", n * group, y), "(group*n / blockIdx.x)"),
         (y - n * group * leaf("udiv", y, n * group), "(blockIdx.x % (group*n))"),
-        (leaf("udiv", leaf("urem", y, n * group), leaf("umin", group, n)), "((blockIdx.x % (group*n)) / min(group, n))"),
+        (
+            leaf("udiv", leaf("urem", y, n * group), leaf("umin", group, n)),
+            "((blockIdx.x % (group*n)) / min(group, n))",
+        ),
         (leaf("shr", x, n + 1), "(threadIdx.x >> (n + 1))"),
         (leaf("and", x * n, constant(15)), "(n*threadIdx.x & 15)"),
         (leaf("sgxt", x * n, constant(8)), "(char)(n*threadIdx.x)"),

@@ -1,4 +1,4 @@
-"""Which names the text of a source gives to arguments and loaded values, and that it gives none where it leaves a doubt."""
+"""Which names the text of a source gives to arguments and loaded values: none where it leaves a doubt."""
 
 import pytest
 
@@ -86,11 +86,12 @@ def test_a_definition_has_the_lines_of_its_code(lines: tuple[int, ...]) -> None:
     [
         "__global__ void f(%s) {",
         "__global__ void __launch_bounds__(256, 2)\nf(%s)\n{",
-        "extern \"C\" __global__ void f(%s) {",
+        'extern "C" __global__ void f(%s) {',
         "template <int N, typename T = int>\n__global__ void f(%s) {",
         "template <>\n__global__ void f<float, 4>(%s) {",
         "// void f(int wrong, int order) {\n__global__ void f(%s) {",
-        "__device__ void f(int* wrong, int order) { *wrong = '('; }\nconst char* t = \"f(int* x, int y) {\";\n__global__ void f(%s) {",
+        "__device__ void f(int* wrong, int order) { *wrong = '('; }\n__global__ void f(%s) {",
+        'const char* t = "f(int* x, int y) {";\n__global__ void f(%s) {',
         "struct S { S(int* p, int q) : p(p) {} int* p; };\n__global__ void f(%s) {",
     ],
 )
