@@ -88,8 +88,8 @@ PURE = {"image", "evidence", "runbook"}
 PLUG_INS = {"vdbg_env_lines", "vdbg_env_slurm"}
 # The modules of gpucore, from the ground up: each may import only what is listed before it.
 READERS = (
-    "errors", "arch", "arming", "elf", "mangling", "cubin", "fatbin", "dwarf", "code_map", "lineinfo", "core_layout",
-    "core_reader", "core", "code_identity", "line_pack", "line_packs", "graft", "sass", "explain",
+    "errors", "arch", "arming", "elf", "mangling", "cubin", "fatbin", "dwarf", "toolkit", "code_map", "lineinfo",
+    "core_layout", "core_reader", "core", "code_identity", "line_pack", "line_packs", "graft", "sass", "explain",
 )  # fmt: skip
 PACKAGES_OF_READERS = {"zstandard", "lz4", "ahocorasick_rs", "pydemumble"}  # the last two only where they are installed
 OUTSIDE = {"click", "docker", "subprocess", "socket", "os", "shutil", "rich", "signal", "threading", "multiprocessing"}

@@ -147,7 +147,7 @@ def location_json(location: Location | None, sources: SourceLines) -> dict[str, 
 def _place_json(chain: Chain) -> dict[str, Any] | None:
     """Return as JSON the line that a place is shown as: the first of its chain that is in no header of CUDA."""
     frame = own_frame(chain)
-    return frame and {"file": frame.file, "line": frame.line}
+    return {"file": frame.file, "line": frame.line} if frame is not None else None
 
 
 def lines_from_json(location: Location | None, sources: SourceLines) -> dict[str, Any] | None:
