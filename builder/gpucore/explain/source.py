@@ -167,6 +167,31 @@ class SourceFile:
                     return name if self._is_set_once(function, name) else None
         return None
 
+    def may_be_of_another_turn(self, line: int, name: str, used: int) -> bool:
+        """Say whether a value that a line gives a variable may be used, at a line, under another variable's name.
+
+        In a loop another variable may have it from the turn before.
+        """
+        function = self._function_at(line)
+        if function is None or not self._is_in_loop(function, line):
+            return False
+        start, end = self._span(used)
+        copied = rf"[^=!<>]=\s*{re.escape(name)}\s*[;,]"
+        body = self._text[function.start : function.end]
+        return re.search(rf"\b{re.escape(name)}\b", self._text[start:end]) is None or bool(re.search(copied, body))
+
+    def _is_in_loop(self, function: Block, line: int) -> bool:
+        opened: list[bool] = []
+        start = function.start + 1
+        for m in _STRUCTURE.finditer(self._text, start, self._span(line)[0]):
+            if m[0] == "{":
+                opened.append(re.search(r"\b(?:for|while|do)\b", self._text[start : m.start()]) is not None)
+            elif m[0] == "}" and opened:
+                opened.pop()
+            if m[0] in "{}" or (m[0] == ";" and "for" not in self._text[start : m.start()].split("(")[0].split()):
+                start = m.end()
+        return any(opened)
+
     def _is_set_once(self, function: Block, name: str) -> bool:
         body = self._text[function.head : function.end]
         word = rf"(?<![\w.]){re.escape(name)}\b"

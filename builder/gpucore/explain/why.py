@@ -181,10 +181,15 @@ def _name_of_load(program: Program, loaded: LoadedValue, offset: int) -> str | N
     atomic = loaded.opcode.startswith("ATOM")
     own = program.parameters if outer else ()
     name = text.name_of_loaded(at.line, argument.name, argument.type.removesuffix("*").strip(), own, atomic)
-    others = [other for frame in here if (other := program.body_around(frame)) != body]
-    if name is None or len(others) == len(here) or any(o is None or re.search(rf"\b{name}\b", o) for o in others):
+    bodies = [program.body_around(frame) for frame in here]
+    if (
+        name is None
+        or body not in bodies
+        or any(o is None or re.search(rf"\b{name}\b", o) for o in bodies if o != body)
+    ):
         return None
-    return name
+    used = here[bodies.index(body)].line
+    return None if text.may_be_of_another_turn(at.line, name, used) else name
 
 
 # Text.
@@ -332,8 +337,10 @@ def _named_leaves(p: Poly) -> list[Atom]:
 
 def _formula_line(why: Why, words: Words) -> str:
     address = why.address
-    if address.base is None or address.index is None:
+    if address.base is None or address.index is None or _is_moved(address):
         text = f"= {words.formula(address.formula)}"
+        if address.base is not None:
+            text += f"; based on {words.atom(address.base.value)} ({_what(address.base, why)})"
         if len(address.bases) > 1:
             text += f"; based on one of {', '.join(words.atom(b.value) for b in address.bases)}"
         return text
@@ -417,9 +424,14 @@ def _load_line(why: Why, words: Words, loaded: LoadedValue) -> str:
     source = loaded.address
     if source is None:
         return f"{name} {verb} at {place}"
-    if source.base is not None and source.index is not None:
+    if source.base is not None and source.index is not None and not _is_moved(source):
         return f"{name} {verb} at {place}: {_element_words(why, words, source, ran)}"
     return f"{name} {verb} at {place} from {source.space} memory at {words.cut(source.formula, _WIDEST)}"
+
+
+def _is_moved(address: Address) -> bool:
+    """Say whether a pointer is chosen between its start and where a loop moved it: then it is no index from its start."""
+    return address.base is not None and address.index is not None and address.base.value in inside(address.index)
 
 
 def _load_lines(why: Why, words: Words) -> list[str]:

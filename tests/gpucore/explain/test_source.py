@@ -191,6 +191,20 @@ def test_a_variable_that_cannot_have_the_number_of_the_element_is_not_it(
     assert name_in(statement, element=element) == name
 
 
+@pytest.mark.parametrize(
+    ("body", "carried"),
+    [
+        ("for (int q = 0; q < n; ++q) {\n    int k = t[q];\n    s += x[k];\n  }", False),
+        ("for (int q = 0; q < n; ++q) {\n    int k = t[q];\n    s += x[last];\n    last = k;\n  }", True),
+        ("while (i < n) {\n    int k = t[i];\n    s += x[last] + x[k]; last = k;\n  }", True),
+        ("for (;;) { i += 1; }\n    int k = t[i];\n    s += x[j];\n", False),
+    ],
+)
+def test_a_value_of_the_turn_before_has_another_variable(body: str, carried: bool) -> None:
+    lines = ["__global__ void f(const int* t, const float* x, int n, int i) {", *f"  {body}".split("\n"), "}"]
+    assert SourceFile(lines).may_be_of_another_turn(3, "k", 4) is carried
+
+
 def test_a_variable_of_the_type_that_the_pointer_points_to_has_its_number() -> None:
     text = "template <typename I> __global__ void f(const I* t, int i) {\n  const I k = t[i];\n}"
     own = (Parameter("const I*", "t"), Parameter("int", "i"))
