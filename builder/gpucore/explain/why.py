@@ -430,7 +430,7 @@ def _load_line(why: Why, words: Words, loaded: LoadedValue) -> str:
 
 
 def _is_moved(address: Address) -> bool:
-    """Say whether a pointer is chosen between its start and where a loop moved it: then it is no index from its start."""
+    """Say whether a pointer is its start or where a loop moved it to: what is added to the start is no index then."""
     return address.base is not None and address.index is not None and address.base.value in inside(address.index)
 
 
