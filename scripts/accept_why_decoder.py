@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpucore import Elf, EntryKind, find_device_code
-from gpucore.sass import Instruction, decode, read_listings
+from gpucore.sass import Constant, Instruction, RegisterOperand, decode, read_listings
 
 # what is proven: the architectures whose cubins are taken, and the name that nvdisasm has for it
 CODE = {
@@ -49,10 +49,18 @@ def cubins(wheel: Path, targets: tuple[str, ...]) -> Iterator[tuple[str, bytes]]
                     yield f"{member.filename}#{number}", text
 
 
+def _place(operand: object) -> object:
+    """Return where an operand is, without its signs and its number."""
+    if isinstance(operand, RegisterOperand):
+        return operand.register
+    return (operand.bank, operand.offset) if isinstance(operand, Constant) else "a number"
+
+
 def reduced(instruction: Instruction, known: str) -> tuple[object, ...]:
     """Return what has to be equal where the decoder knows only so much."""
     if known == "writes":
-        return instruction.opcode, instruction.guard, instruction.destinations
+        read = map(_place, instruction.sources) if instruction.opcode in {"FADD", "FMUL", "FFMA"} else ()
+        return instruction.opcode, instruction.guard, instruction.destinations, *read
     return (instruction,)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpucore import Elf, EntryKind, find_device_code
 from gpucore.elf import read_branch_targets
-from gpucore.sass import Unread, control_flow, decode, definitions, read_listings
+from gpucore.sass import Constant, RegisterOperand, Unread, control_flow, decode, definitions, read_listings
 from tests.support.toolchain import cuda_tool
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 103, 120, 121)
@@ -53,6 +53,13 @@ def cubins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {code.entry.target: bytes(code.entry.payload()) for code in found if code.entry.kind == EntryKind.ELF}
 
 
+def place_of(operand: object) -> object:
+    """Return where an operand is, without its signs and its number."""
+    if isinstance(operand, RegisterOperand):
+        return operand.register
+    return (operand.bank, operand.offset) if isinstance(operand, Constant) else "a number"
+
+
 @pytest.mark.parametrize("sm", ARCHITECTURES)
 def test_every_instruction_is_what_nvdisasm_says(cubins: dict[str, bytes], tmp_path: Path, sm: int) -> None:
     elf = Elf(cubins[f"sm_{sm}"])
@@ -71,6 +78,8 @@ def test_every_instruction_is_what_nvdisasm_says(cubins: dict[str, bytes], tmp_p
         else:
             assert ours.known == "writes", f"{theirs} is not known"
             assert (ours.opcode, ours.guard, ours.destinations) == (theirs.opcode, theirs.guard, theirs.destinations)
+            if ours.opcode in {"FADD", "FMUL", "FFMA"}:
+                assert list(map(place_of, ours.sources)) == list(map(place_of, theirs.sources))
         assert definitions(ours) == definitions(theirs)
 
     name = elf.name(section).removeprefix(".text.")

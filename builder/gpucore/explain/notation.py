@@ -119,31 +119,34 @@ class Legend:
             if written_size(guard.condition) <= _MOST_GUARDED:
                 todo += polys_in(guard.condition)
         self.follow(todo)
-        self.made_from: dict[Atom, tuple[Atom, ...]] = {}
-        """What the values in the formula are made from that are not looked into: loaded values and arguments."""
+        self.made_from: dict[Atom, tuple[tuple[Atom, ...], bool]] = {}
+        """Of values in the formula that are not looked into what they are made from, and whether that is all of it."""
         for a in [x for p in (self.address.formula, *self.address.coordinates) for x in inside(p)]:
             if a.kind == "opaque" and a.bits == 32 and a not in self.made_from and len(self.made_from) < _MOST_MADE:
-                made = self._sources(a)
+                made, whole = self._sources(a)
                 if any(x.kind == "load" for x in made):
-                    self.made_from[a] = made
+                    self.made_from[a] = made, whole
                     self.follow([of(x) for x in made])
 
-    def _sources(self, a: Atom) -> tuple[Atom, ...]:
-        """Return the loaded values and arguments that an instruction reads whose result is not looked into."""
-        values, found, seen = self.address.slice, dict[Atom, None](), {a}
+    def _sources(self, a: Atom) -> tuple[tuple[Atom, ...], bool]:
+        """Return the loads and arguments that lead to a value which is not looked into, and whether these are all."""
+        values, found, seen, whole = self.address.slice, dict[Atom, None](), {a}, True
         todo = [a]
         while todo and len(seen) < _MOST_GUARDED:
             site = todo.pop(0).args[0]
             if not isinstance(site, tuple) or not isinstance(site[0], int):
-                return ()
-            for source in values.code.instructions[site[0]].sources:
-                for x in self._read(source, site[0]):
-                    if x.kind in {"load", "bank"}:
-                        found[x] = None
-                    elif x.kind == "opaque" and x.bits == 32 and x not in seen:
-                        seen.add(x)
-                        todo.append(x)
-        return tuple(found) if len(found) <= _MOST_MADE else ()
+                return (), False
+            i = values.code.instructions[site[0]]
+            whole &= bool(i.sources) and i.guard is None
+            for x in [x for source in i.sources for x in self._read(source, site[0])]:
+                if x.kind in {"load", "bank", "special"}:
+                    found[x] = None
+                elif x.kind == "opaque" and x.bits == 32:
+                    todo += [x] if x not in seen else []
+                    seen.add(x)
+                else:
+                    whole &= x.kind not in LEAVES
+        return (tuple(found), whole and not todo) if len(found) <= _MOST_MADE else ((), False)
 
     def _read(self, source: object, n: int) -> list[Atom]:
         """Return what the operand of an instruction holds, as the atoms in it."""

@@ -469,8 +469,9 @@ def _follows(why: Why, loaded: LoadedValue, before: LoadedValue) -> bool:
 
 def _opaque_line(why: Why, words: Words, a: Atom) -> str:
     """Return what a value is made from that is not looked into."""
-    parts = ", ".join(words.atom(x) for x in why.legend.made_from[a])
-    return f"{words.atom(a)} is made from {parts}"
+    parts, whole = why.legend.made_from[a]
+    more = "" if whole else " and more"
+    return f"{words.atom(a)} is made from {', '.join(map(words.atom, parts))}{more}"
 
 
 def _element_words(why: Why, words: Words, source: Address, ran: bool) -> str:

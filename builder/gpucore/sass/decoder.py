@@ -164,7 +164,17 @@ class _Decoder:
             # Four rows and a column, each with its own number: a gathering load, a scattering store.
             modifiers = (f"{(high >> 15 & 7) + 1}D", *(("ROWS",) if high >> 19 & 3 else ()))
             return Instruction(offset, opcode, modifiers, made, sources, self._guard(opcode, low), "writes")
-        return Instruction(offset, opcode, (), made, (), self._guard(opcode, low), "writes")
+        return Instruction(
+            offset, opcode, (), made, self._read_by(opcode, key, low, high), self._guard(opcode, low), "writes"
+        )
+
+    def _read_by(self, opcode: str, key: int, low: int, high: int) -> tuple[Operand, ...]:
+        """Return what arithmetic of 32-bit floating-point numbers reads, without signs; nothing of other opcodes."""
+        if opcode == "FFMA":
+            return (self._r(low, 24), *self._b_and_c(key, low, high, (1, 1), ("", "", "")))
+        if opcode in {"FADD", "FMUL"}:
+            return self._r(low, 24), self._slot(key, low, 1)
+        return ()
 
     def _destination(self, one: str, low: int, high: int, count: int) -> RegisterOperand:
         match one:

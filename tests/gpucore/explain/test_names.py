@@ -123,6 +123,12 @@ def test_a_field_of_bits_is_a_shift_and_a_mask() -> None:
     assert line.endswith("+ 4 * (((loaded1 & -65536) >> 18) + (32*loaded1 & 8387584))")
 
 
+def test_a_number_made_of_floats_names_the_load_behind_it() -> None:
+    text = why_text(the_read("floating"))
+    assert "{F2I at names.cu:110} is made from loaded1, scale" in text
+    assert "loaded1 was loaded at names.cu:110: position[threadIdx.x]" in text
+
+
 def test_a_swizzle_divides_by_the_product() -> None:
     line = line_of(the_read("swizzle"), "= ")
     assert "(blockIdx.x / (columns*group))" in line
