@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpucore.explain.address import Address, based_at, element_of, leaves
+from gpucore.explain.address import Address, access_of, based_at, element_of, leaves
 from gpucore.explain.algebra import Atom, Poly, inside, of
 from gpucore.explain.notation import WEAK, Words
 from gpucore.explain.numbers import Numbers
@@ -203,6 +203,13 @@ def _of_guards(address: Address, words: Words) -> Iterator[Judgement]:
         yield Judgement("not compared", f"{name} is never bounds-checked here")
 
 
+def _is_global(address: Address, a: Atom) -> bool:
+    n = a.args[0]
+    assert isinstance(n, int)
+    access = access_of(address.slice.code.instructions[n])
+    return access is not None and access[0] == "global"
+
+
 def _source(address: Address, a: Atom) -> tuple[Poly, object] | None:
     """Return where a loaded word is loaded from, and how it is extended; None where that is not known."""
     n, word, kind = a.args
@@ -228,6 +235,9 @@ def _tested(address: Address) -> set[Atom] | None:
     for condition in conditions:
         within = _within(condition)
         if any(a.bits == 1 and a.kind in {"opaque", "result", "phi", "entry", "carry_bit", "elected"} for a in within):
+            return None
+        # A word of unknown origin may be made from the value that is asked for, and one of the block's memory a copy.
+        if any(a.kind in {"opaque", "result"} or (a.kind == "load" and not _is_global(address, a)) for a in within):
             return None
         for a in list(within):
             if a.kind in {"phi", "wide", "turn"}:
