@@ -340,7 +340,7 @@ def _formula_line(why: Why, words: Words) -> str:
     if address.base is None or address.index is None or _is_moved(address):
         text = f"= {words.formula(address.formula)}"
         if address.base is not None:
-            text += f"; based on {words.atom(address.base.value)} ({_what(address.base, why)})"
+            text += f"; based on {words.atom(address.base.value)}, {_what(address.base, why)}"
         if len(address.bases) > 1:
             text += f"; based on one of {', '.join(words.atom(b.value) for b in address.bases)}"
         return text
