@@ -28,7 +28,7 @@ class Flag:
     """An option; what its field's type says is not repeated here.
 
     `names` are as typed, `--field-name` where there are none. `between` are the least and the most of a number, `path`
-    the settings of click's Path, `choice` a class of choices of its own, `callback` one of click's. `section` is the
+    the settings of click's Path, `choice` its own class of choices, `callback` one of click's. `section` is the
     title under which help lists it, and `settings` are for click as they are.
     """
 
