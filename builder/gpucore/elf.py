@@ -36,6 +36,8 @@ SHN_XINDEX: Final = 0xFFFF
 HEADER_SIZE: Final = 64
 _HEADER: Final = struct.Struct("<4s5B7xHHIQQQIHHHHHH")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+_SEGMENT: Final = struct.Struct("<I4xQ16xQ16x")  # p_type, p_offset, p_filesz
+_MANY_SEGMENTS: Final = 0xFFFF  # PN_XNUM
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _NAME_OFFSET: Final = struct.Struct("<I60x")
 _NUL: Final = b"\0"
@@ -111,8 +113,8 @@ class Elf:
             raise UnreadableBinary(f"an ELF header takes {HEADER_SIZE} bytes, these are {len(self.data)}", offset=0)
         (
             magic, elf_class, encoding, _ident_version, os_abi, abi_version,
-            self.type, self.machine, self.version, self.entry, _phoff, self._table, self.flags,
-            _ehsize, _phentsize, _phnum, self._stride, count, names,
+            self.type, self.machine, self.version, self.entry, self._segments_at, self._table, self.flags,
+            _ehsize, self._segment_stride, self._segment_count, self._stride, count, names,
         ) = _HEADER.unpack_from(self.data)  # fmt: skip
         if magic != ELF_MAGIC:
             raise UnreadableBinary("not an ELF file: the magic number is missing", offset=0)
@@ -240,6 +242,24 @@ class Elf:
             return max((s.offset + s.size for s in self.sections if s.type != SHT_NOBITS), default=0)
         ends = map(operator.add, self._column(3), self._column(4))
         return max(itertools.compress(ends, map(SHT_NOBITS.__ne__, self.section_types)), default=0)
+
+    @cached_property
+    def end(self) -> int:
+        """Where the file ends by its own headers, in bytes: behind the last section, segment or table of headers.
+
+        ptxas writes the program headers last. A segment whose header is not within the bytes counts by its header.
+        """
+        end = max(HEADER_SIZE, self.table_end, self.contents_end)
+        count = self._segment_count
+        if count == _MANY_SEGMENTS and self.section_count:
+            count = self.header(0).info
+        if not count or not self._segments_at or self._segment_stride < _SEGMENT.size:
+            return end
+        rows = self.data[self._segments_at : self._segments_at + count * self._segment_stride]
+        whole = range(0, len(rows) - _SEGMENT.size + 1, self._segment_stride)
+        segments = (_SEGMENT.unpack_from(rows, at) for at in whole)
+        ends = (offset + size for kind, offset, size in segments if kind and size)
+        return max(end, self._segments_at + count * self._segment_stride, *ends)
 
     @property
     def _headers(self) -> memoryview:

@@ -499,12 +499,12 @@ class _Cubins:
             if names_follow and elf.type != ET_CORE:
                 raise UnreadableBinary("a cubin whose ELF header is damaged", offset=at)
             return 0
-        size = max(elf.table_end, elf.contents_end)
+        size = elf.end
         if size <= end - at:
             self._check_that_it_ends(at, size)
             return size
         if names_follow or not any(elf.header(0)[1:]):  # a whole table of sections starts with an empty row
-            raise UnreadableBinary(f"a damaged cubin: a section ends at {size:#x} of {end - at:#x} bytes", offset=at)
+            raise UnreadableBinary(f"a damaged cubin: it ends at {size:#x} of {end - at:#x} bytes", offset=at)
         self._in_vain += elf.section_count
         if self._in_vain > _MOST_IN_VAIN:
             raise UnreadableBinary("these bytes are full of headers of cubins that are not there", offset=at)

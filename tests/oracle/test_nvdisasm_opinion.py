@@ -1,10 +1,14 @@
 """nvdisasm itself, asked about a relocated image and about a cubin on disk, answers in the shape we read."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from gpucore.fatbin import find_device_code
 from tests.builders.core_builder import illegal_address_core
+from tests.builders.elf import ElfSpec, SectionSpec, build_elf
+from tests.builders.fatbin import EM_X86_64
 from tests.support.toolchain import cuda_tool
 from tests.unit.run.test_steps import Bench
 from vdbg_env.common.programs import Completed, Programs
@@ -41,6 +45,17 @@ def test_a_kernel_found_on_disk_is_confirmed(bench: Bench) -> None:
     core = bench.put("core.cuda.a", illegal_address_core(lines=False))
     done = bench.use("locate", cores=[core], binaries=[str(CUBINS / "inline_chain_sm90.cubin")])
     assert done.results["agrees"] is True
+
+
+@pytest.mark.parametrize("path", sorted(CUBINS.glob("*.cubin")), ids=lambda path: path.stem)
+def test_nvdisasm_takes_the_payload_of_an_embedded_cubin(path: Path, tmp_path: Path) -> None:
+    """It refuses one that ends before its program headers."""
+    held = SectionSpec(name=".rodata", data=b"\1" * 9 + path.read_bytes() + b"\2" * 99)
+    (code,) = find_device_code(build_elf(ElfSpec(sections=[held], machine=EM_X86_64, flags=0)))
+    (tmp_path / "payload.cubin").write_bytes(code.entry.payload())
+    command = [cuda_tool("nvdisasm"), str(tmp_path / "payload.cubin")]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0 and ".text." in run.stdout, run.stderr
 
 
 def test_a_cubin_that_nvdisasm_refuses_costs_only_its_opinion(bench: Bench) -> None:

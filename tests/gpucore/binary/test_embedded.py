@@ -21,6 +21,7 @@ BARE = cubin("bare", arch=80)
 ONE = container(EntrySpec(payload=cubin("one"), identifier="one.cu"))
 TWO = container(EntrySpec(payload=cubin("two"), identifier="two.cu", how=Compression.ZSTD))
 WITH_LINES = container(EntrySpec(payload=cubin("k", lines=True)))
+CUBINS = Path(__file__).parents[2] / "data" / "cubins"
 WHEELS = Path(__file__).parents[3] / ".cache" / "wheels"
 
 
@@ -45,6 +46,45 @@ def test_bare_cubins_are_found_whole_whatever_their_section() -> None:
         (".rodata", "sm_80"), (".rodata", "sm_80"), (".cask_resource", "sm_80")
     ]  # fmt: skip
     assert all(bytes(c.entry.payload()) == BARE for c in codes)
+
+
+@pytest.mark.parametrize("path", sorted(CUBINS.glob("*.cubin")), ids=lambda path: path.stem)
+def test_a_cubin_of_nvcc_has_its_program_headers_wherever_it_is_embedded(path: Path) -> None:
+    """They are behind the section headers, at the very end."""
+    whole = path.read_bytes()
+    around = b"\1" * 7 + whole + b"\2" * 999 + whole
+    for data in (host((".rodata", around)), dll((".rdata", around)), archive(("odd.bin", around))):
+        codes = list(find_device_code(data))
+        assert len(codes) == 2 and all(bytes(c.entry.payload()) == whole for c in codes)
+
+
+def test_a_segment_behind_all_else_belongs_to_a_cubin() -> None:
+    whole = bytearray((CUBINS / "no_lines_sm90.cubin").read_bytes())
+    at = len(whole) - 56  # the last program header
+    whole[at + 8 : at + 16] = len(whole).to_bytes(8, "little")
+    whole[at + 32 : at + 40] = (40).to_bytes(8, "little")
+    whole += b"\3" * 40
+    (code,) = find_device_code(host((".rodata", b"\1" * 5 + whole + b"\2" * 64)))
+    assert bytes(code.entry.payload()) == whole
+
+
+def test_a_cubin_that_is_cut_in_its_program_headers_is_damaged() -> None:
+    whole = (CUBINS / "no_lines_sm90.cubin").read_bytes()
+    with pytest.raises(UnreadableBinary, match="a damaged cubin"):
+        found(b"\x7fELF\x01\x01" + bytes(46) + whole[:-8])
+
+
+@given(st.binary(min_size=12, max_size=12), st.binary(max_size=4), st.integers(0, (1 << 64) - 1))
+def test_program_headers_that_cannot_be_true_are_an_error_or_add_nothing(row: bytes, count: bytes, at: int) -> None:
+    bad = bytearray((CUBINS / "shared_leaf_sm90.cubin").read_bytes())
+    bad[32:40] = at.to_bytes(8, "little")
+    bad[54:58] = count.ljust(4, b"\0")
+    bad[-56:-44] = row
+    try:
+        codes = list(find_device_code(host((".rodata", bytes(bad)))))
+    except UnreadableBinary:
+        return
+    assert all(len(code.entry.payload()) <= len(bad) for code in codes)
 
 
 def test_what_spans_two_pieces_of_the_search_is_found() -> None:
