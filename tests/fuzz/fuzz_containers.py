@@ -7,6 +7,7 @@ bounds of time and memory, and none may end in a traceback. `FUZZ_CONTAINERS` is
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
@@ -63,7 +64,7 @@ def seeds() -> list[tuple[str, bytes, Pack, tuple[tuple[str, ...], ...]]]:
 
     plain: Pack = bytes
     zstd: Pack = zstandard.ZstdCompressor().compress
-    ways: tuple[Pack, ...] = (gzip.compress, lzma.compress, zstd)
+    ways: tuple[Pack, ...] = (gzip.compress, lzma.compress, bz2.compress, zstd)
     layer = tar({"usr/lib.so": _LIBRARY, "usr/.wh.gone": b""})
     image = tar({"manifest.json": json.dumps([{"Layers": ["l.tar", "l.tar"]}]).encode(), "l.tar": layer})
     folder = tar({"x" * 150: _LIBRARY, "lib.a": archive(("a_rather_long_name.o", _LIBRARY))})

@@ -51,8 +51,8 @@ def triage_command(
 ) -> int:
     """Name the failure, the line that says so and the runbook to start.
 
-    LOG is a file, a folder of per-rank logs, or - for standard input; .gz and .zst are decompressed. All logs must be
-    of one run. The options for containers and Slurm are for the runbook that --run starts.
+    LOG is a file, a folder of per-rank logs, or - for standard input; .gz, .zst, .xz and .bz2 are decompressed. All
+    logs must be of one run. The options for containers and Slurm are for the runbook that --run starts.
 
     \b
     Example:

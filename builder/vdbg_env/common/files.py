@@ -9,6 +9,7 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ def reason(error: Exception) -> str:
 
 
 WHEELS = (".whl", ".zip")
-ARCHIVES = (*WHEELS, ".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
+ARCHIVES = (*WHEELS, ".tar", ".tgz", ".txz", ".tbz2", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst")
 """How the names of files end that hold other files."""
 
 START = 8
@@ -55,6 +56,18 @@ KEEP_FREE = 256 << 20
 
 ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes((first,)) + b"\x2a\x4d\x18" for first in range(0x50, 0x60)))
 """How a zstd file begins: with a frame of data, or one of sixteen that are skipped, as pzstd writes them."""
+
+PACKED_ENDS = (".gz", ".zst", ".xz", ".bz2")
+"""How the names of files end that `packing_of` knows by their first bytes."""
+
+_PACKED = {"gzip": (b"\x1f\x8b",), "zstd": ZSTD, "xz": (b"\xfd7zXZ\x00",)}
+_BZIP2 = re.compile(rb"BZh[1-9](?:1AY&|\x17rE8)")  # with the start of its first block, or of its end: BZh alone is text
+
+
+def packing_of(head: bytes) -> str | None:
+    """Return which program packed a file that begins with these bytes, `START` of them; None where none did."""
+    named = (kind for kind, starts in _PACKED.items() if head.startswith(starts))
+    return next(named, "bzip2" if _BZIP2.match(head) else None)
 
 
 def write_whole(descriptor: int, data: bytes) -> None:

@@ -20,7 +20,7 @@ from typing import IO, Any, Final, Literal
 import zstandard
 
 from gpucore.fatbin import may_hold_device_code
-from vdbg_env.common.files import ARCHIVES, KEEP_FREE, START, WHEELS, reason
+from vdbg_env.common.files import ARCHIVES, KEEP_FREE, START, WHEELS, ZSTD, reason
 from vdbg_env.common.tar import tarfile
 
 DAMAGED: Final = (EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError, MemoryError)  # of bytes that lie
@@ -158,12 +158,11 @@ def in_wheel(path: Path, name: str, allowed: Allowance, depth: int = 0) -> Itera
 _DAMAGED: Final = (tarfile.TarError, gzip.BadGzipFile, zstandard.ZstdError, *DAMAGED)
 _LONGEST_HEADER: Final = 16 << 20  # bytes of names and attributes of a member, which are read at once
 _HEAD: Final = 512
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _OPENERS: Final[Mapping[bytes, Callable[[IO[bytes]], Any]]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"\xfd7zXZ\x00": lzma.LZMAFile,
     b"BZh": bz2.BZ2File,
-    _ZSTD: lambda file: zstandard.ZstdDecompressor().stream_reader(file),
+    **dict.fromkeys(ZSTD, lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)),
 }
 _PACKED: Final = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"  # OCI image layer specification, "Whiteouts"
@@ -202,7 +201,7 @@ def _in_tar(path: Path, name: str, allowed: Allowance, depth: int) -> Iterator[M
         file.seek(0)
         plain: IO[bytes] = file
         # tarfile of Python 3.11 does not read zstd; and layers are read out of order, each from the start of the stream
-        if head.startswith(_ZSTD) or (_is_packed(head) and _is_image(file, head, allowed)):
+        if head.startswith(ZSTD) or (_is_packed(head) and _is_image(file, head, allowed)):
             file.seek(0)
             _expand(_unpacked(file, head), scratch, allowed)
             plain = scratch

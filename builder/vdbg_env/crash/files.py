@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import gzip
 import mmap
 import os
 import shutil
@@ -12,7 +11,6 @@ import signal
 import stat
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from vdbg_env.common.errors import BadInput, HostNotAble, quoted, unreadable
-from vdbg_env.common.files import ARCHIVES, KEEP_FREE, START, ZSTD, reason
+from vdbg_env.common.files import ARCHIVES, KEEP_FREE, PACKED_ENDS, START, packing_of, reason
 from vdbg_env.common.stop import asked, go_on
 
 if TYPE_CHECKING:
@@ -205,11 +203,8 @@ class CoreFile:
     notes: tuple[str, ...] = ()
 
 
-_GZIP: Final = b"\x1f\x8b"
-_PACKED: Final = (_GZIP, *ZSTD)
 _PIECE: Final = 1 << 20
-_FEW: Final = 4 << 10  # bytes of zstd's: four of them may expand to 128 KiB
-_SUFFIXES: Final = (".nvcudmp", ".nvcudmp.gz", ".nvcudmp.zst")
+_SUFFIXES: Final = (".nvcudmp", *(f".nvcudmp{end}" for end in PACKED_ENDS))
 
 
 class CoreFiles:
@@ -232,7 +227,7 @@ class CoreFiles:
             if not found:
                 raise BadInput(
                     f"no GPU core dump below {target}",
-                    cause="none was written, or it is packed in another way than by gzip or zstd",
+                    cause="none was written, or it is packed in another way than by gzip, zstd, xz or bzip2",
                     next_step=f"ls -R {quoted(target)}",
                 )
             return tuple(found)
@@ -240,12 +235,12 @@ class CoreFiles:
         return (target,)
 
     def is_packed(self, path: str) -> bool:
-        """Say whether this is a file packed by gzip or zstd, and not a tar; raises BadInput when it cannot be read."""
+        """Say whether this is a packed file, and not a tar; raises BadInput when it cannot be read."""
         if not os.path.isfile(path):  # noqa: PTH113 - and a pipe must not be opened: that would wait for ever
             return False
         try:
             with Path(path).open("rb") as file:
-                if not file.read(START).startswith(_PACKED):
+                if packing_of(file.read(START)) is None:
                     return False
                 from vdbg_env.crash.archives import is_tar  # loaded on first use: most cores are not packed
 
@@ -262,13 +257,14 @@ class CoreFiles:
         try:
             with Path(path).open("rb") as file:
                 modified = os.fstat(file.fileno()).st_mtime
-                if not file.read(START).startswith(_PACKED):
+                head = file.read(START)
+                if packing_of(head) is None:
                     with mapped(file.fileno(), path) as data:
                         yield CoreFile(name=path, data=data, modified=modified)
                     return
                 file.seek(0)
                 with tempfile.TemporaryFile(prefix="vdbg-env-core-") as plain:
-                    note = _expand_core(file, plain, path)
+                    note = _expand_core(file, head, plain, path)
                     notes = (note,) if note else ()
                     plain.flush()
                     with mapped(plain.fileno(), path) as data:
@@ -309,7 +305,7 @@ def is_dump(path: Path) -> bool:
             return True
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
-            if head.startswith(_PACKED):
+            if packing_of(head):
                 return packed_kind(head + file.read(PACKED_HEAD_BYTES - HEAD_BYTES)) == "gpu-core"
             return kind_of(head) == "gpu-core"
     except OSError as error:
@@ -332,25 +328,17 @@ def _refuse_what_cannot_be_mapped(path: Path) -> None:
         raise BadInput(f"{path} is a pipe or a device; its bytes cannot be mapped", next_step="save it to a file")
 
 
-class DamagedStream(EOFError):
-    """Packed bytes that are not cut short, but cannot be expanded further."""
-
-
-class TrailingBytes(DamagedStream):
-    """What follows the last frame of a sound stream is of another kind."""
-
-
-def _expand_core(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
+def _expand_core(source: IO[bytes], head: bytes, target: IO[bytes], name: str) -> str | None:
     """Write the expanded bytes; return a note when there is more than could be expanded.
 
     Raises BadInput where the stream is damaged or ends before anything could be.
     """
+    from vdbg_env.crash.packed import TrailingBytes, expanded  # loaded on first use: most cores are not packed
+
     room = shutil.disk_usage(tempfile.gettempdir()).free - KEEP_FREE
-    written = 0
-    kind = "gzip" if source.read(2) == _GZIP else "zstd"
-    source.seek(0)
+    written, kind = 0, packing_of(head)
     try:
-        for chunk in _gunzip(source) if kind == "gzip" else unzstd(iter(partial(source.read, _FEW), b""), name):
+        for chunk in expanded(iter(partial(source.read, _PIECE), b""), head, name):
             written += len(chunk)
             if written > room:
                 raise HostNotAble(
@@ -358,9 +346,9 @@ def _expand_core(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
                     next_step="TMPDIR=/a/larger/disk vdbg-env core ...",
                 )
             target.write(chunk)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        if isinstance(error, TrailingBytes) or (written and "Not a gzipped file" in str(error)):
-            return f"bytes that are no {kind} follow its {kind} stream; they are left out"
+    except EOFError as error:
+        if isinstance(error, TrailingBytes) and written:
+            return f"{error}; they are left out"
         cut = type(error) is EOFError
         if not written:
             raise BadInput(
@@ -371,50 +359,6 @@ def _expand_core(source: IO[bytes], target: IO[bytes], name: str) -> str | None:
         how = "ends early" if cut else "is damaged"
         return f"truncated: the {kind} stream {how} ({error}); {written} bytes could be expanded"
     return None
-
-
-def _gunzip(source: IO[bytes]) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=source) as stream:
-        while chunk := stream.read1(_PIECE):
-            yield chunk
-
-
-def unzstd(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """Decompress frame after frame; raises EOFError when the last one breaks off, DamagedStream when one is damaged.
-
-    Raises BadInput for a frame that needs more memory than zstd lends without being asked.
-    """
-    from zstandard import ZstdDecompressor, ZstdError  # what reads cores in an image has the standard library alone
-
-    frame, whole = ZstdDecompressor().decompressobj(), False
-    for data in raw:
-        for at in range(0, len(data), _FEW):
-            piece = data[at : at + _FEW]
-            while piece:
-                if frame.eof:
-                    frame = ZstdDecompressor().decompressobj()
-                try:
-                    expanded = frame.decompress(piece)
-                except ZstdError as error:
-                    raise _as_damage(str(error).removeprefix("zstd decompressor error: "), name, whole=whole) from None
-                yield expanded
-                whole = whole or bool(expanded)
-                piece = frame.unused_data
-    if not frame.eof:
-        raise EOFError("it ends in the middle of its compressed data")
-
-
-def _as_damage(error: str, name: str, *, whole: bool) -> Exception:
-    """Return what the library's words mean; `whole`: something was expanded before."""
-    if "too much memory" in error:
-        return BadInput(
-            f"{name} cannot be expanded: its zstd stream has a window of more than 128 MiB",
-            cause="it was packed by zstd --long",
-            next_step=f"zstd --decompress --long=31 {quoted(name)}, and give the file that this writes",
-        )
-    if whole and "Unknown frame descriptor" in error:
-        return TrailingBytes("bytes that are no zstd follow its zstd stream")
-    return DamagedStream(error)
 
 
 class SourceText(Protocol):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = "memory-map*.json"
 _MOST_MAPS: Final = 1024
-_OF_PROCESS: Final = re.compile(r"core\..*\.(\d{1,10})\.\d{1,20}(?:\.nvcudmp)?(?:\.gz)?")  # ...%h.%p.%t
+_OF_PROCESS: Final = re.compile(r"core\..*\.(\d{1,10})\.\d{1,20}(?:\.nvcudmp)?(?:\.(?:gz|zst|xz|bz2))?")  # ...%h.%p.%t
 _UNMAPPED: Final = frozenset({"FAULT_PDE", "FAULT_PTE"})  # a page without an entry in the GPU's tables
 _TELLING: Final = ("inside", "freed", "past-the-end", "before-the-start", "between", "one-bit", "far")
 

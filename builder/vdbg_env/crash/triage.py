@@ -8,7 +8,6 @@ import os
 import re
 import stat
 import sys
-import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
@@ -18,9 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from gpucore.errors import ExplainedError
 from vdbg_env.common.console import json_text, printable
 from vdbg_env.common.errors import BAD_INPUT, BadInput, quoted, unreadable
-from vdbg_env.common.files import ZSTD
+from vdbg_env.common.files import PACKED_ENDS, packing_of
 from vdbg_env.common.stop import asked, go_on
-from vdbg_env.crash.files import unzstd
 from vdbg_env.evidence.finding import UNKNOWN
 from vdbg_env.evidence.knowledge import shipped_knowledge
 from vdbg_env.evidence.system import parse_kernel_log
@@ -69,7 +67,7 @@ def triage_logs(
 def _core_at(core: str, log: str) -> str:
     """Return where a core is that a log names: next to the log, where both were copied to another machine."""
     near = os.path.join(os.path.dirname(log), os.path.basename(core))  # noqa: PTH118, PTH119, PTH120 - as it was typed
-    found = (path for end in ("", ".zst", ".gz") for path in (core + end, near + end))
+    found = (path for end in ("", *PACKED_ENDS) for path in (core + end, near + end))
     return next((path for path in found if os.path.isfile(path)), core)  # noqa: PTH113 (never raises)
 
 
@@ -167,7 +165,7 @@ STDIN = "-"
 _SHOWN = 200
 
 _LOG_NAME = re.compile(
-    r".*\.(?:log|txt|out|err|stdout|stderr)(?:[.-]?\d+)?(?:\.(?:gz|zst))?|(?:stdout|stderr|output)(?:\.\d+)?"
+    r".*\.(?:log|txt|out|err|stdout|stderr)(?:[.-]?\d+)?(?:\.(?:gz|zst|xz|bz2))?|(?:stdout|stderr|output)(?:\.\d+)?"
 )
 # What is no log by its name, though it may begin as text: what it quotes is none of the run, and weights are huge.
 _NO_LOG = frozenset({
@@ -179,7 +177,6 @@ _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ELF, _ZIP = b"\x7fELF", b"PK\x03\x04"
 _CONTROLS = bytes({*range(1, 32), 127} - set(b"\b\t\n\v\f\r\x1b"))  # that no log has but by accident
 _SAMPLE, _TEXT_SHARE = 4096, 0.95  # first bytes of a file, and how many of them are others where it is text
-_GZIP = b"\x1f\x8b"
 
 
 def open_logs(targets: Sequence[str]) -> Iterator[LogFile]:
@@ -312,15 +309,15 @@ def _chunks(raw: Iterator[bytes], name: str) -> Iterator[bytes]:
     """Read to the end as UTF-8. The first bytes, not the name, say whether a log is compressed or UTF-16."""
     try:
         head, raw = _head(raw)
-        if head.startswith(_GZIP):
-            head, raw = _head(_gunzip(raw))
-        elif head.startswith(ZSTD):
-            head, raw = _head(unzstd(raw, name))
+        if packing_of(head):
+            from vdbg_env.crash.packed import expanded  # for the few logs that are packed
+
+            head, raw = _head(expanded(raw, head, name))
         # A zero byte is no text: a disk that lost its power leaves blocks of them, and UTF-16 without its mark is ASCII
         # with one next to each letter.
         _refuse_binary(head, name)
         yield from (data.replace(b"\0", b"") for data in (_utf8(raw) if head.startswith(_UTF_16) else raw))
-    except (EOFError, zlib.error) as error:
+    except EOFError as error:
         raise BadInput(f"{name} is damaged: {error}", cause="the file was cut while it was written or copied") from None
     except OSError as error:
         raise unreadable(name, error) from None
@@ -388,21 +385,6 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 def _rest(stream: BinaryIO) -> Iterator[bytes]:
     while chunk := stream.read(CHUNK):
         yield chunk
-
-
-def _gunzip(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """Decompress member after member, giving all there is before a member that breaks off; raises EOFError then."""
-    member = zlib.decompressobj(wbits=31)
-    for data in raw:
-        while data:
-            if member.eof:
-                member = zlib.decompressobj(wbits=31)
-            yield member.decompress(data, CHUNK)
-            data = member.unused_data if member.eof else member.unconsumed_tail
-            if not data and not member.eof and (more := member.decompress(b"", CHUNK)):
-                yield more
-    if not member.eof:
-        raise EOFError("it ends in the middle of its compressed data")
 
 
 def triage_text(triage: Triage, runbook: str | None) -> str:

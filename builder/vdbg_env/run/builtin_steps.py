@@ -17,6 +17,7 @@ from gpucore.mangling import demangle, short_name
 from gpucore.toolkit import own_frame
 from vdbg_env.common.console import counted, size_text
 from vdbg_env.common.errors import BAD_INPUT, HostNotAble, VdbgError
+from vdbg_env.common.files import PACKED_ENDS
 from vdbg_env.common.programs import Gpu, ProgramRunner, cuda_of_driver, read_gpus, toolkit_release
 from vdbg_env.crash.core import Core, explained
 from vdbg_env.crash.memory_files import maps_of_run, owner_of_fault
@@ -416,7 +417,7 @@ def _second_opinion(
 ) -> Iterator[str]:
     """Ask cuda-gdb about the first core and say whether it agrees; its transcript is kept."""
     program = context.programs.which("cuda-gdb")
-    if program is None or not findings or name.endswith(".gz"):
+    if program is None or not findings or name.endswith(PACKED_ENDS):
         return
     asks = [word for ask in _GDB_ASKS for word in ("-ex", ask)]
     command = [program, *_GDB, f"target cudacore {context.run_directory / name}", *asks]

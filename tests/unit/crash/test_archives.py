@@ -45,15 +45,19 @@ def found(target: Path) -> dict[str, bytes | str]:
         return {f.name.removeprefix(str(target)).lstrip(":"): f.problem or bytes(f.data) for f in files}
 
 
+SKIPPED = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + bytes(4)
 PLAIN = {"lib/x.so": NEW, "readme.txt": b"hello", "empty": b""}
 
 
-@pytest.mark.parametrize("name", ["a.tar", "a.tgz", "a.tar.xz", "a.tar.bz2", "a.tar.zst", "no-suffix"])
+@pytest.mark.parametrize(
+    "name", ["a.tar", "a.tgz", "a.tar.xz", "a.tar.bz2", "a.tar.zst", "b.tar.zst", "a.txz", "no-suffix"]
+)
 def test_a_tar_is_read_whatever_packs_it(tmp_path: Path, name: str) -> None:
     packed = {
         "a.tar": tar(PLAIN), "a.tgz": tar(PLAIN, "w:gz"), "a.tar.xz": tar(PLAIN, "w:xz"),
         "a.tar.bz2": tar(PLAIN, "w:bz2"), "a.tar.zst": zstandard.ZstdCompressor().compress(tar(PLAIN)),
-        "no-suffix": tar(PLAIN, "w:gz"),
+        "b.tar.zst": SKIPPED + b"".join(map(zstandard.compress, (tar(PLAIN)[:700], tar(PLAIN)[700:]))),  # as by pzstd
+        "a.txz": tar(PLAIN, "w:xz"), "no-suffix": tar(PLAIN, "w:gz"),
     }  # fmt: skip
     (tmp_path / name).write_bytes(packed[name])
     assert found(tmp_path / name) == {"lib/x.so": NEW}

@@ -1,7 +1,9 @@
 """`vdbg-env core` as a user meets it: what it prints, what it exits with, and what it says of files that are none."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import struct
 from collections.abc import Callable
@@ -10,6 +12,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpucore.core import decode_core
 from gpucore.core_layout import SectionType
@@ -31,8 +35,9 @@ from tests.builders.core_builder import (
 from tests.builders.cubin import cubin
 from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
+from vdbg_env.common.files import packing_of
 from vdbg_env.crash.core import explained, rank_of
-from vdbg_env.crash.files import unzstd
+from vdbg_env.crash.packed import expanded
 from vdbg_env.evidence.kernel_makers import SITE_PACKAGES
 
 ROOT = Path(__file__).parents[3]
@@ -248,6 +253,10 @@ def test_a_core_packed_by_zstd_is_read_found_in_a_folder_and_searched(tmp_path: 
     assert vdbg_env("locate", pc, str(folder / "core.7")).status == 0
 
 
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress, "zstd": zstandard.compress, "xz": lzma.compress, "bzip2": bz2.compress,
+}  # fmt: skip
+HUGE_DICTIONARY = lzma.compress(b"x", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}])
 PACKED = zstandard.compress(illegal_address_core())
 _LONG = zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=30)).compressobj()
 LONG = _LONG.compress(illegal_address_core()) + _LONG.flush()
@@ -262,13 +271,41 @@ SKIPPED = b"\x5a\x2a\x4d\x18" + (5000).to_bytes(4, "little") + bytes(5000)
         (SKIPPED + b"junk", "is damaged: nothing of its zstd stream expands ("),
         (LONG, "a b.zst cannot be expanded: its zstd stream has a window of more than 128 MiB"),
         (gzip.compress(b"x", mtime=0)[:6], "is cut short: nothing of its gzip stream expands"),
+        (lzma.compress(b"x")[:9], "is cut short: nothing of its xz stream expands (it ends in the middle"),
+        (lzma.compress(b"x")[:6] + b"\xff" * 99, "is damaged: nothing of its xz stream expands ("),
+        (bz2.compress(b"x")[:16] + b"\xff" * 99, "is damaged: nothing of its bzip2 stream expands ("),
+        (HUGE_DICTIONARY, "a b.zst cannot be expanded: its xz stream needs more than 256 MiB of memory"),
     ],
-    ids=["cut", "damaged", "skipped", "window", "gzip"],
+    ids=["cut", "damaged", "skipped", "window", "gzip", "xz cut", "xz damaged", "bzip2 damaged", "dictionary"],
 )
 def test_a_packed_core_that_gives_nothing_is_not_called_empty(packed: bytes, words: str, tmp_path: Path) -> None:
     (core := tmp_path / "a b.zst").write_bytes(packed)
     ran = vdbg_env("core", str(core))
     assert ran.status == 2 and words in ran.stderr and "empty" not in ran.stderr
+
+
+@pytest.mark.parametrize(("kind", "pack"), PACKINGS.items())
+def test_a_packed_core_is_read_found_by_its_contents_and_as_far_as_it_goes(
+    kind: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    data = illegal_address_core(table_first=True)
+    packed = pack(data[:4096]) + pack(data[4096:])  # two parts, as programs that use all cores write them
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    (folder / "core.7").write_bytes(packed)
+    for place in (folder, folder / "core.7"):
+        assert "Warp Illegal Address" in vdbg_env("core", str(place)).stdout
+    (cut := tmp_path / "cut.nvcudmp").write_bytes(packed[: len(packed) * 7 // 8])
+    ran = vdbg_env("core", str(cut))
+    assert f"note: truncated: the {kind} stream ends early" in ran.stdout or "is cut short" in ran.stderr
+
+
+@pytest.mark.parametrize("pack", [lzma.compress, bz2.compress])
+def test_a_core_packed_in_text_or_by_an_odd_name_is_no_surprise(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """`BZh` begins a text as well, and zeros may follow an xz stream."""
+    (core := tmp_path / "a").write_bytes(pack(illegal_address_core()) + (bytes(8) if pack is lzma.compress else b""))
+    assert "Warp Illegal Address" in (ran := vdbg_env("core", str(core))).stdout and "note: bytes" not in ran.stdout
+    assert packing_of(b"BZh9 is") is None and packing_of(bz2.compress(b"")[:8]) == "bzip2"
 
 
 def test_a_core_that_pzstd_packed_is_known_by_its_first_bytes(tmp_path: Path) -> None:
@@ -279,7 +316,7 @@ def test_a_core_that_pzstd_packed_is_known_by_its_first_bytes(tmp_path: Path) ->
         assert "Warp Illegal Address" in vdbg_env("core", str(place)).stdout
 
 
-@pytest.mark.parametrize(("kind", "pack"), [("zstd", zstandard.compress), ("gzip", gzip.compress)])
+@pytest.mark.parametrize(("kind", "pack"), PACKINGS.items())
 def test_what_follows_a_packed_core_does_not_make_it_cut_short(
     kind: str, pack: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
@@ -302,8 +339,30 @@ def test_a_core_counts_once_however_many_links_lead_to_it(tmp_path: Path) -> Non
 
 def test_zeros_that_were_packed_take_little_memory() -> None:
     """A mebibyte of zstd's may be 32 GiB of them."""
-    sizes = [len(piece) for piece in unzstd(iter([zstandard.compress(bytes(1 << 28))]), "a")]
-    assert sum(sizes) == 1 << 28 and max(sizes) <= 1 << 27
+    for kind, pack in PACKINGS.items():
+        packed = pack(bytes(1 << 28))
+        sizes = [len(piece) for piece in expanded(iter([packed]), packed[:8], "a")]
+        assert sum(sizes) == 1 << 28 and max(sizes) <= (1 << 27 if kind == "zstd" else 1 << 20), kind
+
+
+@given(
+    st.sampled_from([*PACKINGS]), st.lists(st.binary(max_size=99), min_size=1, max_size=3), st.integers(1, 40),
+    st.integers(0, 60), st.binary(max_size=20),
+)  # fmt: skip
+def test_packed_bytes_give_what_was_packed_or_an_error(
+    kind: str, parts: list[bytes], step: int, lost: int, behind: bytes
+) -> None:
+    packed = b"".join(map(PACKINGS[kind], parts))
+    whole = (packed[:-lost] if lost else packed + behind) or packed
+    pieces = iter([whole[at : at + step] for at in range(0, len(whole), step)])
+    given_out = b""
+    try:
+        for piece in expanded(pieces, packed[:8], "a"):
+            given_out += piece
+    except EOFError:
+        assert lost or behind.strip(b"\0"), "what is whole has no end too early"
+    assert b"".join(parts).startswith(given_out)
+    assert lost or given_out == b"".join(parts)
 
 
 def test_a_gzipped_core_that_is_cut_short_is_read_as_far_as_it_goes() -> None:

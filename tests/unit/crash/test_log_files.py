@@ -1,7 +1,9 @@
 """Logs: compressed, cut, missing, on the standard input; a folder gives none of the records that we made in it."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import random
 import shutil
@@ -45,7 +47,7 @@ def content(target: str) -> bytes:
     return b"".join(chunk for log in open_logs([target]) for chunk in log.chunks)
 
 
-@pytest.mark.parametrize("end", ["", ".zst"])
+@pytest.mark.parametrize("end", ["", ".zst", ".gz", ".xz", ".bz2"])
 def test_a_core_that_was_copied_with_its_log_is_named_where_it_is(tmp_path: Path, end: str) -> None:
     log, core = tmp_path / "server.log", tmp_path / f"core.0{end}"
     log.write_text("[00:40:46.806153] coredump: Writing ELF file to /of/another/machine/core.0\n")
@@ -58,7 +60,7 @@ CORE = Path(__file__).parents[2] / "data" / "cores" / "synthetic_sm90_hang.nvcud
 LOG = b"".join(b"line %d: CUDA error\n" % number for number in range(5000))
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress], ids=["plain", "gzip", "zstd"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress, lzma.compress, bz2.compress])
 def test_a_log_is_decompressed_by_its_first_bytes_member_after_member(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
@@ -67,7 +69,7 @@ def test_a_log_is_decompressed_by_its_first_bytes_member_after_member(
     assert content(str(path)) == LOG + LOG
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, lzma.compress, bz2.compress])
 def test_a_log_that_is_cut_or_damaged_is_said_to_be(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     whole = pack(LOG)
     path = tmp_path / "server.log"
