@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 _KEPT = Path(__file__).parents[2] / ".cache" / "cuda" / "bin"
+_NEWEST = Path(__file__).parents[2] / ".cache" / "cuda-newest" / "bin"
 _KEPT_GDB = Path(__file__).parents[2] / ".cache" / "cuda-gdb" / "cuda-gdb"
 
 
@@ -19,6 +20,14 @@ def cuda_tool(name: str) -> str:
         if found:
             return found
     pytest.skip(f"no {name} here: run scripts/cuda-toolchain .cache/cuda")
+
+
+def newest_cuda_tool(name: str) -> str:
+    """Return the full path of a tool of the newest CUDA that is kept; skips the test, with the reason, without it."""
+    found = shutil.which(name, path=str(_NEWEST))
+    if found is None:
+        pytest.skip(f"no {name} of the newest CUDA here: run scripts/cuda-toolchain .cache/cuda-newest 13.5")
+    return found
 
 
 def cuda_gdb() -> str:

@@ -300,12 +300,12 @@ def _part(at: At, operand: Operand) -> tuple[Poly, bool]:
 
 def _sum(at: At) -> Results:
     if at.wide:
-        if at.conditions or any(not d.register.hardwired for d in at.i.destinations[1:]):
+        if at.conditions:
             return None
         total = ZERO64
         for k in range(len(at.operands)):
             total = total + at.double(k)
-        return [total, *(op.FALSE for _ in at.i.destinations[1:])]
+        return [total, *_no_carries(at)]
     parts = [_part(at, s) for s in at.operands]
     carried = at.carry_in(at.conditions) if "X" in at.modifiers else ZERO
     total = carried
@@ -523,7 +523,7 @@ def _minimum(at: At) -> Results:
     registers = [d for d in at.i.destinations if not d.register.predicate]
     adds = at.i.opcode.endswith("VIADDMNMX")
     three = at.i.opcode.endswith("3")
-    if three or {"RELU", "16x2"} & at.modifiers or len(at.operands) != (3 if adds else 2):
+    if not at.modifiers <= {"U32", "S32", "U64", "S64"} or len(at.operands) != (3 if adds or three else 2):
         return None
     wanted = at.condition(at.conditions[0])
     if at.wide:
@@ -536,6 +536,9 @@ def _minimum(at: At) -> Results:
     a, b = (at.word(0) + at.word(1), at.word(2)) if adds else (at.word(0), at.word(1))
     letter = "u" if at.unsigned else "s"
     low, high = op.smallest(a, b, f"{letter}min"), op.smallest(a, b, f"{letter}max")
+    if three:
+        c = at.word(2)
+        low, high = op.smallest(low, c, f"{letter}min"), op.smallest(high, c, f"{letter}max")
     value = op.select(wanted, low, high)
     return [op.TRUE if d.register.predicate else value for d in at.i.destinations] if registers else None
 
@@ -774,7 +777,7 @@ SEMANTICS: Final[dict[str, Callable[[At], Results]]] = {
     "BMSK": _bit_mask, "UBMSK": _bit_mask, "IABS": _absolute, "UIABS": _absolute,
     "SEL": _choose, "USEL": _choose,
     "IMNMX": _minimum, "UIMNMX": _minimum, "VIMNMX": _minimum, "UVIMNMX": _minimum,
-    "VIADDMNMX": _minimum, "UVIADDMNMX": _minimum,
+    "VIMNMX3": _minimum, "VIADDMNMX": _minimum, "UVIADDMNMX": _minimum,
     "ISETP": _compare, "UISETP": _compare, "PLOP3": _predicate_logic, "UPLOP3": _predicate_logic,
     "F2I": _to_integer, "UF2I": _to_integer,
     "P2R": _pack, "UP2UR": _pack, "R2P": _unpack, "VOTE": _vote, "VOTEU": _vote, "ELECT": _elect,

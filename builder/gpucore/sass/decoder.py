@@ -146,13 +146,12 @@ class _Decoder:
 
     def _unread(self, offset: int, key: int, low: int, high: int) -> Instruction:
         """Return an instruction of which at most the destinations are known."""
-        found = self._opaque.get(key)
-        if found is None:
-            return Instruction(offset, "?", guard=self._guard("?", low), known="nothing")
-        opcode, writes, count = found
+        rows = [(n, w, c if isinstance(c, int) else c(low, high)) for n, w, c in self._opaque.get(key, ())]
+        last = rows[-1] if rows else ("?", "", None)
+        opcode, writes, number = next((row for row in rows if row[2] is not None), last)
         if opcode == "UTCHMMA":  # all products in tensor memory have its key
             opcode = _PRODUCTS.get((low >> 63, high >> 8 & 3), "?")
-        number = None if opcode == "?" else count if isinstance(count, int) else count(low, high)
+            number = None if opcode == "?" else number
         if number is None:
             return Instruction(offset, opcode, guard=self._guard(opcode, low), known="nothing")
         made = tuple([self._destination(one, low, high, number) for one in writes])
@@ -371,10 +370,14 @@ class _Decoder:
     def _iadd(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         count = 2 if high >> 9 & 1 else 1
         extended = high >> 10 & 1
-        if extended:
-            return None
-        a = self._r(low, 24, count, bool(high >> 8 & 1))
-        return (("64",) if count == 2 else ()), (self._r(low, 16, count),), (a, self._slot(key, low, count, "-", True))
+        sign = "~" if extended else "-"
+        on = sign if high >> 8 & 1 else ""
+        modifiers = (*(("64",) if count == 2 else ()), *(("X",) if extended else ()))
+        a = self._r(low, 24, count, on == "-", on == "~")
+        carry = _predicate(high >> 17 & 7)
+        written = (self._r(low, 16, count), *(() if carry.register.hardwired else (carry,)))
+        carried = (_predicate(high >> 23 & 15),) if extended else ()
+        return modifiers, written, (a, self._slot(key, low, count, sign, True), *carried)
 
     def _one_source(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         return (), (self._d(table.is_uniform(key), low),), (self._slot(key, low, 1, "~" if "POPC" in opcode else ""),)
@@ -384,7 +387,8 @@ class _Decoder:
         return modifiers, (self._d(table.is_uniform(key), low),), (self._slot(key, low, 1, "~"),)
 
     def _viadd(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
-        return (), (self._r(low, 16),), (self._r(low, 24), self._slot(key, low, 1, "-"))
+        named = ("32",) if self._sm >= 120 else ()
+        return named, (self._r(low, 16),), (self._r(low, 24), self._slot(key, low, 1, "-"))
 
     def _vimnmx(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         uniform, signed = table.is_uniform(key), bool(high >> 8 & 1)
@@ -397,6 +401,10 @@ class _Decoder:
         )
         sources = (self._any(uniform, low, 24), self._slot(key, low, 1, "", True), _predicate(high >> 23 & 15, file))
         return (name if signed else ("U32",)), (self._d(uniform, low), *between), sources
+
+    def _vimnmx3(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        sources = (self._r(low, 24), self._slot(key, low, 1), self._r(high, 0), _predicate(high >> 23 & 15))
+        return (() if high >> 8 & 1 else ("U32",)), (self._r(low, 16),), sources
 
     def _imnmx(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         signed = bool(high >> 9 & 1)
@@ -588,11 +596,12 @@ class _Decoder:
     def _access(self, opcode: str, high: int) -> tuple[str, ...] | None:
         """Return the modifiers of a load or store of global memory."""
         size, scope, policy = high >> 9 & 7, self._scope(high), high >> 20 & 7
-        if size == 7 or policy > 5 or scope is None:
+        if policy > 5 or scope is None or (size == 7 and not (opcode == "LDG" and self._sm < 80)):
             return None
         ahead = table.AHEAD[high >> 4 & 3] if opcode.startswith("L") else ""
         made = ["E"] if high >> 8 & 1 else []
-        made += [one for one in (table.POLICIES[policy], ahead, table.SIZES[size]) if one]
+        named = ("U", "128") if size == 7 else (table.SIZES[size],)
+        made += [one for one in (table.POLICIES[policy], ahead, *named) if one]
         return (*made, *scope)
 
     def _global(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
@@ -820,6 +829,22 @@ class _Decoder:
 
     def _plain(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         return (), (), ()
+
+    def _bar(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
+        """Read a barrier of the block: its number, and how many threads it takes where it says so."""
+        form, mode, reduction = key >> 9, high >> 13 & 3, high >> 10 & 3
+        if high & _MEANING & ~0x7816C00 or mode == 3 or (reduction if mode != 2 else reduction == 3):
+            return None
+        if high >> 23 & 15 and mode != 2:
+            return None
+        name = ("SYNC", "ARV", "RED")[mode]
+        modifiers = (name, *((("POPC", "AND", "OR")[reduction],) if mode == 2 else ()))
+        modifiers = (*modifiers, *(("DEFER_BLOCKING",) if high >> 16 & 1 else ()))
+        register, count = self._r(low, 32), low >> 42 & 0xFFF
+        counted = (_immediate(count),) if count or mode == 1 else ()
+        number: Operand = register if form in (1, 2) else _immediate(low >> 54 & 15)
+        sources = (number, *((register,) if form in (1, 4) else counted))
+        return modifiers, (), (*sources, *((_predicate(high >> 23 & 15),) if mode == 2 else ()))
 
     def _call(self, opcode: str, key: int, low: int, high: int) -> Decoded | None:
         return ("REL", "NOINC"), (), (*self._asked(high), self._leads(low, high))

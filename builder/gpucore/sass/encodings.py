@@ -138,6 +138,7 @@ _EVERYWHERE: Final = (
     ("RET", "ret", 0x150, "4"),
     ("EXIT", "exit", 0x14D, "4"),
     ("NOP", "plain", 0x118, "4"),
+    ("BAR", "bar", 0x11D, "1245"),
     ("YIELD", "exit", 0x146, "4"),
     ("LDSM", "matrix", 0x03B, "4"),
     ("ATOM", "compare_and_swap", 0x18B, "1"),
@@ -222,11 +223,13 @@ _LAYOUTS: Final[tuple[tuple[range, tuple[tuple[str, str, int, str], ...]], ...]]
             ("USEL", "select", 0x087, "26"),
             ("MOV", "mov64", 0x002, "2"),
             ("UMOV", "mov64", 0x082, "2"),
-            ("IMNMX", "imnmx64", 0x017, "16"),
+            ("IMNMX", "imnmx64", 0x017, "146"),
             ("UIMNMX", "imnmx64", 0x085, "14"),
+            ("CS2UR", "cs2r", 0x0CB, "4"),
         ),
     ),
     (range(75, 100), (("BRX", "brx", 0x149, "4"),)),
+    (range(90, 104), (("VIMNMX3", "vimnmx3", 0x00F, "146"),)),
     (range(80, 122), (("LDGSTS", "copy", 0x1AE, "7"),)),
 )
 
@@ -242,7 +245,9 @@ def whole(sm: int) -> dict[int, tuple[str, str]]:
 _FIXED: Final[tuple[tuple[str, range, str, str], ...]] = (
     ("010 024 025 0a4 0a5", range(75, 122), "76", ""),
     ("019 099", range(75, 122), "77", ""),
-    ("035", range(100, 122), "", "81-83"),
+    ("035", range(100, 120), "74", "81-83"),
+    ("00f", range(90, 104), "73-76", ""),
+    ("036", range(100, 122), "72 74-75 80", ""),
     ("048", range(120, 122), "74", "81-83"),
     ("048", range(90, 91), "", "81-86"),
     ("04a", range(120, 122), "74", ""),
@@ -301,7 +306,7 @@ _FREE: Final = frozenset(
         0x1A7,
     }
 )
-_CLEAR: Final = frozenset({0x882, 0x886, 0x89C, 0x2CA})
+_CLEAR: Final = frozenset({0x882, 0x886, 0x89C, 0x8CB, 0x2CA})
 
 
 def _bits(text: str) -> int:
@@ -358,9 +363,20 @@ def _columns_of_integers(low: int, high: int) -> int | None:
 
 _FLOATS: Final = _of(9, 15, {0: 1, 3: 1, 9: 1, 12: 1, 15: 2})  # F16x2, BF16x2, F32 with FTZ, F32, F64
 _PLAIN: Final = _of(17, 1, {0: 1})  # not FHADD and FHFMA
-_COUNTS: Final = {0x0: 2, 0x10: 4, 0x18: 4, 0x418: 4, 0x445C: 4, 0x2C: 4}
+_COUNTS: Final = {0x0: 2, 0x10: 4, 0x18: 4, 0x418: 4, 0x810: 4, 0x4054: 4, 0x405C: 4, 0x445C: 4, 0x2C: 4}
 _MATRIX: Final = _of(8, 0x7FFF, _COUNTS)
 _HALVES: Final = _of(8, 0x7FFF, {**_COUNTS, 0x8: 2})
+_INTEGERS: Final = _of(8, 0x7FFF, {**_COUNTS, 0x54: 2})
+_NO_PREDICATE: Final = _of(17, 7, {7: 1})
+_NO_PREDICATES: Final = _of(17, 63, {63: 1})
+_TEXELS: Final = _of(17, 7, {7: 2})
+_SURFACE: Final = _of(9, 0x707, {**{0x700 | n: 1 for n in range(5)}, 0x705: 2, 0x706: 4})
+
+
+def _arrived(low: int, high: int) -> int | None:
+    """Return the width of the state that an arrival at an mbarrier gives, or of a count that POPC.INC gives."""
+    return {2: 2}.get(high >> 9 & 3) if high >> 23 & 7 == 1 else 1
+
 
 # opcode, destinations (d and c: general register at bits 16 and 64; u: uniform at 16; p, q: predicates at 81, 84),
 # their width in registers, bits 0 to 11, architectures; v and w are p and q as uniform predicates
@@ -381,38 +397,43 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("F2I", "d", _of(11, 3, {2: 1, 3: 2}), "311", _ALL),
     ("I2F", "d", _of(11, 7, {1: 1, 2: 1, 3: 2}), "312 b12 d12", _ALL),
     ("FRND", "d", 2, "313", _ALL),
-    ("DADD", "d", 2, "229 629 e29", _ALL),
+    ("DADD", "d", 2, "229 429 629 e29", _ALL),
     ("DMUL", "d", 2, "228 828 a28 c28", _ALL),
-    ("DFMA", "d", 2, "22b 42b 82b c2b", _ALL),
+    ("DFMA", "d", 2, "22b 42b 62b 82b a2b c2b e2b", _ALL),
+    ("DMMA", "d", _of(8, 0x7FFF, {0: 4}), "23f", range(80, 122)),
     ("DSETP", "pq", 1, "22a 42a e2a", _ALL),
     ("HADD2", "d", 1, "230 430 630 e30", _ALL),
     ("HMUL2", "d", 1, "232 832", _ALL),
     ("HFMA2", "d", 1, "231 431 831", _ALL),
     ("HFMA2", "d", 1, "235 435 835", range(75, 100)),
     ("HMNMX2", "d", 1, "240 840", _ALL),
-    ("HSET2", "d", 1, "233", _DATACENTER),
+    ("HSET2", "d", 1, "233 433", _ALL),
     ("HSETP2", "pq", 1, "234 434", _ALL),
     ("F2FP", "d", 1, "23e c3e", _ALL),
     ("I2FP", "d", 1, "245 845 c45 a45", _ALL),
     ("I2I", "d", 1, "238", _ALL),
-    ("FSET", "d", 1, "20a", _DATACENTER),
+    ("FSET", "d", 1, "20a 80a", _ALL),
     ("FMNMX3", "d", 1, "276 876 c76", _DATACENTER),
     ("FADD2", "d", 2, "24b", _DATACENTER),
     ("FFMA2", "d", 2, "249 c49", _DATACENTER),
     ("FMUL2", "d", 2, "24a", _DATACENTER),
     ("VHMNMX", "d", 1, "247", _DATACENTER),
     ("VIMNMX", "dpq", 1, "248 848 c48", _DATACENTER),
-    ("VIMNMX", "d", _of(17, 63, {63: 1}), "248 848 c48", _HOPPER),
-    ("VIMNMX", "d", _of(17, 63, {63: 1}), "248 c48", _CONSUMER),
-    ("VIMNMX3", "d", 1, "20f c0f", range(90, 104)),
-    ("IDP", "d", 1, "226 c26", _ALL),
-    ("BMSK", "d", 1, "21b", _ALL),
+    ("VIMNMX", "d", _NO_PREDICATES, "248 848 c48", _HOPPER),
+    ("VIMNMX", "dpq", _of(17, 63, {n: 1 for n in range(63) if n >> 3 != 7 and n & 7 != 7}), "248", _HOPPER),
+    ("VIMNMX", "d", _NO_PREDICATES, "248 848 c48", _CONSUMER),
+    ("VIMNMX3", "d", 1, "20f 80f c0f", range(90, 104)),
+    ("VIADDMNMX", "d", 1, "246 846 a46 c46", range(90, 122)),
+    ("IDP", "d", 1, "226 a26 c26", _ALL),
+    ("BMSK", "d", 1, "21b a1b", _ALL),
     ("BREV", "d", 1, "301", _ALL),
-    ("SGXT", "d", 1, "81a", _ALL),
+    ("SGXT", "d", 1, "21a 81a a1a", _ALL),
     ("B2R", "d", 1, "31c", _ALL),
-    ("BMOV", "d", 1, "355", _LOW_ARCHS),
+    ("BMOV", "d", 1, "355", _ALL),
+    ("BMOV", "", 1, "356 956 f55", _ALL),
     ("LEPC", "d", 2, "34e 94e", _ALL),
     ("MATCH", "d", _of(15, 1, {1: 1}), "3a1", _ALL),
+    ("MATCH", "pd", _of(15, 1, {0: 1}), "3a1", _ALL),
     ("RPCMOV", "d", 1, "353", range(100, 122)),
     ("MOV", "d", 2, "402", _CONSUMER),
     ("SEL", "d", 2, "407 e07", _CONSUMER),
@@ -432,22 +453,27 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("REDUX", "u", 1, "3c4", _ALL),
     ("CREDUX", "u", 1, "2cc", _DATACENTER),
     ("ELECT", "pu", 1, "82f", _ALL),
-    ("QSPC", "pd", 1, "3aa", _ALL),
+    ("QSPC", "pd", 1, "3aa 9aa", _ALL),
+    ("SULD", "d", _SURFACE, "b99 f99", _ALL),
+    ("SUST", "", 1, "b9d f9d", _ALL),
+    ("TEX", "cd", _TEXELS, "b60 f60", _ALL),
+    ("TLD", "cd", _TEXELS, "b66 f66", _ALL),
     ("ATOM", "pd", _FLOATS, "9a2", range(90, 122)),
     ("ATOMG", "pd", _FLOATS, "9a3", range(90, 122)),
     ("REDG", "", 1, "9a6", range(90, 122)),
-    ("VABSDIFF", "d", 1, "414", _ALL),
+    ("VABSDIFF", "d", _NO_PREDICATE, "214 414 a14", _ALL),
+    ("VABSDIFF4", "d", _NO_PREDICATE, "215", _ALL),
     ("VIADD", "d", 1, "236 836", range(90, 122)),
-    ("IMNMX", "pqd", 2, "217 c17", _CONSUMER),
+    ("IMNMX", "pqd", _of(10, 1, {0: 1, 1: 2}), "217 c17", _CONSUMER),
     ("MOVM", "d", 1, "23a", _ALL),
     ("ATOMS", "p", 1, "58d", range(100, 122)),
-    ("ATOMS", "d", 1, "f8c", _ALL),
+    ("ATOMS", "d", _arrived, "f8c", _ALL),
     ("LDG", "cd", _of(17, 3, {1: 4, 2: 4}), "97e", range(100, 122)),
-    ("LDSM", "d", _of(8, 0x1FF, {0x1: 2, 0x2: 4, 0x41: 2, 0x42: 4}), "83b", _ALL),
+    ("LDSM", "d", _of(8, 0x1FF, {0x0: 1, 0x1: 2, 0x2: 4, 0x40: 1, 0x41: 2, 0x42: 4}), "83b", _ALL),
     ("LDTM", "d", _of(19, 7, {1: 2, 4: 16, 5: 32, 6: 64}), "9ee", _DATACENTER),
     ("HMMA", "d", _HALVES, "23c", _ALL),
-    ("IMMA", "d", _of(8, 0x7FFF, {0x454: 2}), "237", range(75, 80)),
-    ("IMMA", "d", _MATRIX, "237", range(80, 122)),
+    ("IMMA", "d", _of(8, 0x7FFF, {0x54: 2, 0x454: 2}), "237", range(75, 80)),
+    ("IMMA", "d", _INTEGERS, "237", range(80, 122)),
     ("QMMA", "d", _MATRIX, "27a", _ALL),
     ("OMMA", "d", 4, "47f", _CONSUMER),
     ("HGMMA", "d", _columns, "9f0 df0", _HOPPER),
@@ -456,7 +482,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("USETMAXREG", "v", 1, "9c8", range(90, 122)),
     ("UTCATOMSWS", "vu", 1, "5e3", _DATACENTER),
     ("UTCATOMSWS", "u", 1, "9e3", _DATACENTER),
-    ("SYNCS", "", 1, "9b1", range(100, 122)),
+    ("SYNCS", "", 1, "9b1", range(90, 122)),
     ("SYNCS", "p", 1, "5a7", range(90, 122)),
     ("SYNCS", "d", 1, "9a7", range(90, 122)),
     ("SYNCS", "u", 2, "5b2", range(90, 122)),
@@ -464,7 +490,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("ARRIVES", "", 1, "9b0", _ALL),
     ("BAR", "", 1, "31d 51d 91d b1d", _ALL),
     ("BPT", "", 1, "95c", _ALL),
-    ("CALL", "", 1, "343", _ALL),
+    ("CALL", "", 1, "343 344", _ALL),
     ("CCTL", "", 1, "98f", _ALL),
     ("CCTL", "", 1, "540", range(100, 122)),
     ("CGAERRBAR", "", 1, "5ab", _ALL),
@@ -488,7 +514,7 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
     ("UTCBAR", "", 1, "3e9", _DATACENTER),
     ("UTCCP", "", 1, "9e7", _DATACENTER),
     ("UTCHMMA", "", 1, "5ea 9ea", _DATACENTER),
-    ("UGETNEXTWORKID", "", 1, "3ca", _DATACENTER),
+    ("UGETNEXTWORKID", "", 1, "3ca", range(100, 122)),
     ("UREDGR", "", 1, "378", _DATACENTER),
     ("UTMACCTL", "", 1, "9b9", _ALL),
     ("UTMACMDFLUSH", "", 1, "9b7", _ALL),
@@ -514,11 +540,14 @@ _OPAQUE: Final[tuple[tuple[str, str, Width, str, range], ...]] = (
 )
 
 
-def opaque(sm: int) -> dict[int, tuple[str, str, Width]]:
-    """Return opcode, destinations and their width by bits 0 to 11."""
-    return {
-        int(key, 16): (opcode, writes, width)
-        for opcode, writes, width, keys, span in _OPAQUE
-        for key in keys.split()
-        if sm in span
-    }
+Opaque = tuple[str, str, Width]
+"""Opcode, destinations, and their width."""
+
+
+def opaque(sm: int) -> dict[int, tuple[Opaque, ...]]:
+    """Return what an opcode may be by bits 0 to 11; the first whose width is known is meant."""
+    made: dict[int, tuple[Opaque, ...]] = {}
+    for opcode, writes, width, keys, span in _OPAQUE:
+        for key in keys.split() if sm in span else ():
+            made[int(key, 16)] = (*made.get(int(key, 16), ()), (opcode, writes, width))
+    return made

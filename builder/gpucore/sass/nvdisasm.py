@@ -355,7 +355,7 @@ _OPCODES: Final = (
     ),
     (
         _Shape(0, 1, 0, "writes"),
-        "HMMA IMMA DMMA BMMA QMMA OMMA HGMMA QGMMA IGMMA BGMMA LDSMT LDTM MOVM TEX TLD TLD4 TXD TMML TXQ SULD "
+        "HMMA IMMA DMMA BMMA QMMA OMMA HGMMA QGMMA IGMMA BGMMA LDSMT LDTM MOVM TMML TXQ "
         "AL2P ALD IPA ISBERD HSET2 VABSDIFF VABSDIFF4 USETSHMSZ SUATOM FOOTPRINT BMOV UBMOV RPCMOV VHMNMX UFSEL",
     ),
     # a register, then predicates
@@ -365,6 +365,8 @@ _OPCODES: Final = (
     (_Shape(2, 0, 0), "ISETP UISETP FSETP UFSETP DSETP HSETP2 PLOP3 UPLOP3 PSETP UPSETP"),
     (_Shape(1, 0, 0), "FCHK"),
     (_Shape(1, 1, 0), "LOP3 ULOP3 SHFL MATCH LDG LD ATOM ATOMG ATOMS R2UR QSPC ELECT"),
+    (_Shape(1, 2, 0, "writes"), "TEX TLD TLD4"),
+    (_Shape(1, 1, 0, "writes"), "SULD"),
     (_Shape(1, 1, 0, "writes"), "SYNCS SYNCSU UTCATOMSWS USETMAXREG PIXLD OUT"),
     # all operands but the last
     (_Shape(1, 1, 1), "VOTE VOTEU"),
@@ -444,9 +446,12 @@ def _tensor_memory(modifiers: tuple[str, ...]) -> int:
 
 _MATRIX: Final[dict[str, Callable[[tuple[str, ...]], int]]] = {
     "HMMA": lambda modifiers: 4 if "F32" in modifiers else 2,
-    **dict.fromkeys(("IMMA", "BMMA", "DMMA"), _integer_matrix),
+    **dict.fromkeys(("IMMA", "BMMA"), _integer_matrix),
+    "DMMA": lambda modifiers: 4 if {"884", "8x8x4"} & {*modifiers} else 8,
+    **dict.fromkeys(("TEX", "TLD", "TLD4"), lambda modifiers: 2),  # two pairs: the first two texels are in the second
+    "SULD": lambda modifiers: 4 if "P" in modifiers else access_count("LD", modifiers),
     **dict.fromkeys(("HGMMA", "QGMMA", "IGMMA", "BGMMA"), _group_matrix),
     **dict.fromkeys(("LDSM", "LDSMT"), _last_number),
     "LDTM": _tensor_memory,
-    **dict.fromkeys(("QMMA", "OMMA", "TEX", "TLD", "TLD4", "TXD", "TMML", "TXQ", "SULD"), lambda modifiers: 4),
+    **dict.fromkeys(("QMMA", "OMMA", "TMML", "TXQ"), lambda modifiers: 4),
 }

@@ -63,7 +63,12 @@ BRANCH = "4799000080ffffffffff830300ea1f00"  # of sm_80: @!P1 BRA, back by 0x80 
         (80, "107b0000006800000010300000220e00", "F2F", "R0"),  # F2F.F32.F64 R0, c[0x0][0x1a0]
         (80, "297604040000800000000000000c1e00", "DADD", "R4 R5"),  # DADD R4, R4, c[0x2][0x0]
         (80, "287a0202006e00000000000000141e00", "DMUL", "R2 R3"),  # DMUL R2, R2, c[0x0][0x1b8]
-        (100, "0f7c1a15040000001a01800b00e24f00", "VIMNMX3", "R26"),  # VIMNMX3 R26, R21, UR4, R26, PT
+        (100, "0f7c1a15040000001a11800b00e24f00", "VIMNMX3", "R26"),  # VIMNMX3.RELU R26, R21, UR4, R26, PT
+        (80, "8c7f02ff000008003f04800c00642e00", "ATOMS", "R2 R3"),  # ATOMS.ARRIVE.64 R2, [URZ+0x800]
+        (120, "36720808070000800008000000c40f00", "VIADD", "R8"),  # VIADD.U8x4 R8, R8, -R7
+        (80, "3f720cffff000000ff000000002c0e00", "DMMA", "R12 R13 R14 R15"),  # DMMA.884 R12, RZ, RZ, RZ
+        (80, "607b0402045a0030ff019e0100421110", "TEX", "R4 R5"),  # TEX.SCR.LL RZ, R4, R2, R4, 0x0, 0x5a, 2D, 0x1
+        (80, "a1730706000000000000000000240e00", "MATCH", "P0 R7"),  # MATCH.ALL P0, R7, R6
         (120, "077e0a02040000000000800900e40f00", "SEL", "R10 R11"),  # SEL.64 R10, R2, UR4, P3
         (120, "55720404050000000400000800d80f00", "UFFMA", "UR4"),  # UFFMA UR4, UR4, UR5, UR4
         (120, "53730200000000000000000000da0f00", "RPCMOV", "R2"),  # RPCMOV.32 R2, Rpc.LO
@@ -142,6 +147,26 @@ def test_scheduling_bits_mean_nothing() -> None:
     words = [int.from_bytes(code[at : at + 16], "little") for at in range(0, len(code), 16)]
     other = b"".join((word ^ 0x7FFFFF << 105).to_bytes(16, "little") for word in words)
     assert decode(other, 90) == decode(code, 90)
+
+
+@pytest.mark.parametrize(
+    ("sm", "word", "text"),
+    [
+        (90, "0f78110e4d0000001100800300ca4f00", "VIMNMX3.U32 R17, R14, 0x4d, R17, PT"),
+        (120, "35781f10dbb66ddb0000820700e20f00", "IADD R31, P1, R16, -0x24924925"),
+        (120, "357c0c020b0000000000800f00e24f00", "IADD R12, P0, R2, UR11"),
+        (120, "3572ff080c0000000002800700e44f0c", "IADD.64 RZ, P0, R8, R12"),
+        (120, "177822026400000000e6ff0300e44f00", "IMNMX.S64 PT, PT, R34, R2, 0x64, PT, !PT"),
+        (75, "8183103200000000006f1e0000a20e00", "@!P0 LDG.E.U.128.CONSTANT.SYS R16, [R50.64]"),
+        (90, "1d7b00000080c1000000010000f00f00", "BAR.SYNC.DEFER_BLOCKING 0x3, 0x60"),
+        (90, "1d790000070000010020000000f00300", "BAR.ARV 0x4, R7"),
+        (90, "1d730000050000000000010000e40100", "BAR.SYNC.DEFER_BLOCKING R5, R5"),
+        (90, "1d7b0000000000000044810000ec0f00", "BAR.RED.AND.DEFER_BLOCKING 0x0, P1"),
+    ],
+)
+def test_what_nvcc_13_5_makes_and_barriers_are_read_whole(sm: int, word: str, text: str) -> None:
+    (found,) = decode(bytes.fromhex(word), sm)
+    assert (str(found), found.known) == (text, "all")
 
 
 def test_an_illegal_bit_makes_an_instruction_opaque() -> None:

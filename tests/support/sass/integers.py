@@ -37,7 +37,7 @@ def add3(line: Line) -> Operation:
     """IADD3, IADD3.X, UIADD3, IADD, VIADD"""
     if "64" in line.flags:
         return add64(line)
-    if set(line.flags) - {"X"}:
+    if set(line.flags) - {"X", "32"}:
         raise Unsupported(place(line))
     destination, early, sources, late = shape(line)
     extended = "X" in line.flags
@@ -64,12 +64,21 @@ def add3(line: Line) -> Operation:
 
 
 def add64(line: Line) -> Operation:
-    """IADD.64, UIADD3.64"""
+    """IADD.64, IADD.64.X, UIADD3.64"""
     destination, early, sources, late = shape(line)
-    if late or any(one.number != 7 for one in early):
+    signs = any(one.negative for one in sources)  # a carry out of the complement is another
+    if bool(late) != ("X" in line.flags) or (signs and any(one.number != 7 for one in early)):
         raise Unsupported(place(line))
     getters, write = [double_word(one) for one in sources], put_pair(destination)
-    return lambda t: write(t, sum(get(t) for get in getters))
+    carries, marks = [test(one) for one in late], [put_test(one) for one in early]
+
+    def run(t: Thread) -> None:
+        value = sum(get(t) for get in getters) + sum(carry(t) for carry in carries)
+        write(t, value)
+        for mark in marks:
+            mark(t, value >> 64 > 0)
+
+    return run
 
 
 def multiply(line: Line) -> Operation:

@@ -21,6 +21,7 @@ Explain = Callable[[int, tuple[int, ...]], Mapping[str, Any] | None]
 Variable = tuple[Mapping[str, Any], int, tuple[int, ...]]
 """A variable of a loop: an answer, the variable's number in it, and the calls around what the answer is about."""
 _AXES = "xyz"
+_UNIFORM = 63  # the general uniform registers of all architectures: the next is URZ of the older ones
 _UNWRITTEN = 0xDEAD_4200  # and a register's number: what it has where nothing has written it, or its lower half alone
 
 
@@ -139,6 +140,7 @@ class Witness:
         offsets |= set(self._starts)
         second = run.thread()
         second.r[:ZERO_REGISTER] = [held or _UNWRITTEN + n for n, held in enumerate(second.r[:ZERO_REGISTER])]
+        second.u[:_UNIFORM] = [held or _UNWRITTEN + n for n, held in enumerate(second.u[:_UNIFORM])]
         count = 0
 
         def compare(thread: Thread, touch: Touch) -> None:
@@ -187,7 +189,8 @@ class Witness:
 
         What nothing has written yet is no value of the loop: its formula is of the ways that write it.
         """
-        if any(thread.r[int(one[1:])] >> 16 == _UNWRITTEN >> 16 for one in registers if one[0] == "R"):
+        held = [thread.r[int(one[1:])] if one[0] == "R" else thread.u[int(one[2:])] for one in registers]
+        if any(value >> 16 == _UNWRITTEN >> 16 for value in held):
             return
         loop, inner = answer["loops"][n], tuple(answer["calls"])
         entry = max(one for one in self._starts if one <= (inner[0] if inner else loop["offset"]))
