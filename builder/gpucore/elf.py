@@ -258,8 +258,9 @@ class Elf:
         rows = self.data[self._segments_at : self._segments_at + count * self._segment_stride]
         whole = range(0, len(rows) - _SEGMENT.size + 1, self._segment_stride)
         segments = (_SEGMENT.unpack_from(rows, at) for at in whole)
-        ends = (offset + size for kind, offset, size in segments if kind and size)
-        return max(end, self._segments_at + count * self._segment_stride, *ends)
+        ends: list[int] = [offset + size for kind, offset, size in segments if kind and size]
+        headers_end: int = self._segments_at + count * self._segment_stride
+        return max(end, headers_end, *ends)
 
     @property
     def _headers(self) -> memoryview:
