@@ -18,15 +18,16 @@ from gpucore.core import (
     read_parameters,
 )
 from gpucore.core_layout import GridRow, LaneRow, SectionType
-from gpucore.core_reader import CoreSections, Device, GpuCore
+from gpucore.core_reader import CoreSections, Device, GpuCore, Warp
 from gpucore.dwarf import Place
 from gpucore.explain.address import Address
 from gpucore.explain.algebra import of
+from gpucore.explain.barrier import BlockBarrier, Held, barrier_of_block, held_at, reader_of
 from gpucore.explain.judgement import Judgement
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
-from gpucore.explain.wait import Wait, barrier_at, explain_wait
+from gpucore.explain.wait import Wait, explain_wait
 from gpucore.explain.why import Why, explain_place
 from gpucore.mangling import short_name
 from gpucore.sass import WORD
@@ -131,13 +132,14 @@ def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, progra
         return None
     offset = found[1].offset
     first = find_thread(group.device, group.first)
-    barrier = barrier_at(program, offset)
+    barrier = _block_barrier(core, sections, group, programs)
     if barrier is not None:
-        at, whose = barrier
-        there = range(group.pc - offset + at + (WORD if whose == "block" else 0), group.pc + WORD)
-        absent = _absent(group, there, whose == "cluster")
+        words = ("a block barrier",)
+        return Wait(program, barrier.offset, (), (), words, (), None, absent=barrier.absent, barrier=barrier)
+    if any(i.offset == offset and i.opcode == "UCGABAR_WAIT" for i in program.instructions):
+        absent = _absent(group, range(group.pc, group.pc + WORD))
         if absent:
-            return Wait(program, at, (), (), (f"a {whose} barrier",), (), None, absent=absent)
+            return Wait(program, offset, (), (), ("a cluster barrier",), (), None, absent=absent)
     wait = explain_wait(program, offset)
     if wait is None or wait.asked is None or first is None or group.grid is None or _doubtful(core, group):
         return wait
@@ -145,14 +147,40 @@ def explain_hang(core: GpuCore, sections: CoreSections, group: WarpGroup, progra
     return replace(wait, numbers=Numbers(wait.asked, replace(snapshot, faulted=False)))
 
 
-def _absent(group: WarpGroup, there: range, cluster: bool) -> int:
-    """Return how many warps of the first thread's block or cluster have a thread elsewhere than in a range."""
+def _block_barrier(core: GpuCore, sections: CoreSections, group: WarpGroup, programs: Programs) -> BlockBarrier | None:
+    """Return the barrier that holds the warps of a group, with who is there of the first thread's block."""
+    at, places = group.first, dict[int, tuple[Program, int] | None]()
+
+    def place(pc: int) -> tuple[Program, int] | None:
+        if pc not in places:
+            found = core.find_code(pc, group.device, group.grid.module_handle if group.grid else None)
+            program = programs(*found) if found else None
+            places[pc] = (program, found[1].offset) if found and program else None
+        return places[pc]
+
+    def held(warp: Warp, index: int, row: LaneRow) -> Held | None:
+        found = place(row.virtual_pc)
+        return held_at(*found, reader_of(sections, warp, index)) if found else None
+
+    first, found = find_thread(group.device, at), place(group.pc)
+    mine = held(first.warp, first.row_index, first.row) if first and first.row.virtual_pc == group.pc else None
+    if mine is None or found is None:
+        return None
+    here = [
+        warp
+        for sm, cta, warp in group.device.warps()
+        if (cta.row.grid_id, sm.row.sm_id, cta.block) == (group.grid_id, at.sm, at.block)
+    ]
+    return barrier_of_block(mine, found[0], here, held)
+
+
+def _absent(group: WarpGroup, there: range) -> int:
+    """Return how many warps of the first thread's cluster have a thread elsewhere than in a range."""
     at = group.first
     warps = [
         warp
-        for sm, cta, warp in group.device.warps()
-        if cta.row.grid_id == group.grid_id
-        and (cta.cluster == at.cluster is not None if cluster else (sm.row.sm_id, cta.block) == (at.sm, at.block))
+        for _, cta, warp in group.device.warps()
+        if cta.row.grid_id == group.grid_id and cta.cluster == at.cluster is not None
     ]
     return sum(any(row.virtual_pc not in there for _, row in warp.threads()) for warp in warps)
 

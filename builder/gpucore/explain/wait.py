@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 
 from gpucore.explain.address import Address, address_at, place_of
 from gpucore.explain.algebra import Atom, Poly, TooLarge, constant, inside, leaf, lo, polys_in, written_size
+from gpucore.explain.barrier import BlockBarrier
 from gpucore.explain.notation import WEAK, Json, Legend, Words, tree_of, tree_of_atom
 from gpucore.explain.numbers import SHARED_WINDOW, Numbers
 from gpucore.explain.operations import FALSE, TRUE, bit_and, negate, shift_right, signed
 from gpucore.explain.program import Program
 from gpucore.explain.slice import Slice
 from gpucore.explain.why import loop_json
-from gpucore.sass import WORD, RegisterOperand
+from gpucore.sass import RegisterOperand
 
 _MOST_NODES = 200
 _LONGEST_NAME = 40
-_BEHIND = 2  # instructions: where the H100s seen stand while they wait at a barrier of the block
-_LEAVES = frozenset({"BRA", "BRX", "JMP", "JMX", "EXIT", "RET", "CALL"})
 _COUNT = 20  # bits of a count of arrivals
 _BARRIERS = {
     "SYNCS": "an mbarrier in shared memory",
@@ -79,7 +78,8 @@ def read_mbarrier(word: int) -> Mbarrier | None:
 class Wait:
     """A loop that a warp is in, which ends when one of `ends` holds, each with the offset of its branch; or a barrier.
 
-    At a barrier, `absent` is how many other warps of the block or cluster are not there; it is None in a loop.
+    At a barrier, `absent` is how many other warps of the block or cluster are not there; it is None in a loop, and at a
+    barrier that takes a number of threads. `barrier` is that of a block.
 
     `polled` is empty where the loop waits for nothing in memory that this package understands. `barriers` names what
     the loop asks instead, and `phases` are those of them that are known.
@@ -94,6 +94,7 @@ class Wait:
     legend: Legend | None
     numbers: Numbers | None = field(default=None, compare=False)
     absent: int | None = None
+    barrier: BlockBarrier | None = None
 
     @property
     def asked(self) -> Address | None:
@@ -139,24 +140,6 @@ def explain_wait(program: Program, offset: int, calls: Sequence[int] = ()) -> Wa
         legend.follow([q for one in phases for q in (one.address.formula, one.parity)])
     first = min(code.instructions[code.blocks[b][0]].offset for b in body)
     return Wait(program, first, ends, polled, barriers, phases, legend)
-
-
-def barrier_at(program: Program, offset: int) -> tuple[int, str] | None:
-    """Return the barrier that a warp at an offset waits at, if it does not run on: its offset, and whose it is."""
-    routine = program.routine_at(offset)
-    code = {i.offset: i for i in program.instructions}
-    for at in (offset - WORD * n for n in range(_BEHIND + 1)):
-        instruction = code.get(at)
-        if routine is None or instruction is None or at < routine.start:
-            return None
-        if at == offset:
-            if instruction.opcode == "UCGABAR_WAIT":
-                return at, "cluster"
-        elif instruction.opcode in _LEAVES:
-            return None
-        elif instruction.opcode == "BAR" and not {"ARV", "ARRIVE"} & set(instruction.modifiers):
-            return at, "block"
-    return None
 
 
 def _asked_first(polled: Sequence[Polled], phases: Sequence[Phase]) -> Address | None:
@@ -224,6 +207,8 @@ def _polled(
 def wait_text(wait: Wait) -> list[str]:
     """Return what a warp waits for in lines for people."""
     place = _place(wait, wait.offset)
+    if wait.barrier is not None and (wait.absent is None or wait.barrier.number):
+        return [_barrier_line(wait.barrier, place)]
     if wait.absent is not None:
         whose = "cluster" if "cluster" in wait.barriers[0] else "block"
         count = (
@@ -250,6 +235,16 @@ def wait_text(wait: Wait) -> list[str]:
     for c, _ in wait.ends if wait.polled else ():
         lines += _known(wait, words, c)
     return lines
+
+
+def _barrier_line(barrier: BlockBarrier, place: str) -> str:
+    """Return which barrier of a block it is, how many it takes, and how many are there: what is known of that."""
+    which = "a barrier whose number the core has not" if barrier.number is None else f"barrier {barrier.number}"
+    takes = f"it takes {barrier.threads:,} threads" if barrier.threads else "all threads of its block must come"
+    takes = "how many threads it takes is not known" if barrier.threads == 0 else takes
+    there = f"{barrier.there:,} {'is' if barrier.there == 1 else 'are'} there" if barrier.there is not None else ""
+    unseen = "; which threads have arrived at it by bar.arrive is not known" if barrier.arrives else ""
+    return f"waits at {which} at {place}: {', '.join(part for part in (takes, there) if part)}{unseen}"
 
 
 def _names(wait: Wait) -> dict[int, str]:
@@ -338,6 +333,7 @@ def wait_json(wait: Wait) -> Json:
         "line": wait.program.line(wait.offset),
         "barriers": list(wait.barriers),
         "absent": wait.absent,
+        "barrier": None if wait.barrier is None else _barrier_json(wait.barrier),
         "ends": [
             {"offset": at, "condition": tree_of_atom(c, legend.leaf)}
             for c, at in wait.ends
@@ -374,6 +370,16 @@ def wait_json(wait: Wait) -> Json:
             for x in (legend.loads.values() if legend is not None else ())
         ],
         "loops": [loop_json(x, legend) for x in legend.loops.values()] if legend is not None else [],
+    }
+
+
+def _barrier_json(barrier: BlockBarrier) -> Json:
+    return {
+        "number": barrier.number,
+        "threads": barrier.threads or None,
+        "whole_block": barrier.threads is None,
+        "there": barrier.there,
+        "may_have_arrived": barrier.arrives,
     }
 
 

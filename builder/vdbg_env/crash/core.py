@@ -22,10 +22,11 @@ from gpucore.core import (
     Scope,
     WarpGroup,
     decode_core,
+    locate,
     read_parameters,
 )
 from gpucore.core_layout import GridRow, generation_flags, grid_origin, grid_status, kernel_type
-from gpucore.core_reader import CoreSections, Device, Metadata
+from gpucore.core_reader import CoreSections, Device, GpuCore, Metadata
 from gpucore.elf import Buffer
 from gpucore.errors import GpucoreError, UnreadableBinary
 from gpucore.mangling import demangle, short_name
@@ -192,8 +193,8 @@ def explained(
             for group, runs in zip(read.warp_groups[:_MOST_EXPLAINED], waiting, strict=False)
         )
         groups = tuple(
-            replace(group, state=f"waiting at {wait.document['barriers'][0]}")
-            if wait and wait.document["absent"]
+            _at_barrier(read.core, group, wait.document)
+            if wait and (wait.document["absent"] or wait.document["barrier"])
             else group
             for group, wait in zip_longest(read.warp_groups, waits)
         )
@@ -208,7 +209,8 @@ def explained(
 
         known = maps_of(core, sections) if maps is None else of_process(maps, core)
         addresses = tuple(
-            address and with_owner(address, known, at=_time_of(read), unmapped=fault.exception.unmapped)
+            address
+            and with_owner(address, known, at=_time_of(read), unmapped=fault.exception.unmapped)
             for fault, address in zip(read.faults, addresses, strict=False)
         )
     rest = (None,) * (len(read.faults) - len(addresses))
@@ -498,6 +500,14 @@ def _dimensions(grid: GridRow) -> str:
     shown = f" cluster {_dim(cluster)}" if grid.cluster_x and cluster != (1, 1, 1) else ""
     blocks, threads = (grid.grid_x, grid.grid_y, grid.grid_z), (grid.block_x, grid.block_y, grid.block_z)
     return f"grid {_dim(blocks) if grid.grid_x else 'not known'} block {_dim(threads)}{shown}"
+
+
+def _at_barrier(core: GpuCore, group: WarpGroup, wait: Mapping[str, Any]) -> WarpGroup:
+    """Return a group where it waits: its PC is that of the next instruction, which may be of another branch."""
+    found = core.find_code(group.pc, group.device, group.grid.module_handle if group.grid else None)
+    pc = group.pc - found[1].offset + wait["offset"] if found else group.pc
+    location = locate(core, group.device, pc, group.grid)
+    return replace(group, state=f"waiting at {wait['barriers'][0]}", location=location)
 
 
 def _groups(reading: Core, sources: SourceLines, everything: bool) -> Iterator[str]:

@@ -20,6 +20,7 @@ from gpucore.explain import Program, Why, explain_place, explain_wait, wait_json
 from gpucore.explain import operations as op
 from gpucore.explain.address import access_of
 from gpucore.explain.algebra import ZERO64, Atom, Poly, atom, constant, inside, leaf, of, zx
+from gpucore.explain.barrier import Held, held_at
 from gpucore.explain.code import Code, Routine
 from gpucore.explain.equations import Equations
 from gpucore.explain.evaluate import Unknown, Values
@@ -27,8 +28,7 @@ from gpucore.explain.fault import choose_thread, explain_fault
 from gpucore.explain.notation import Legend
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
-from gpucore.explain.wait import barrier_at
-from gpucore.sass import Instruction, Register, decode, read_listings
+from gpucore.sass import WORD, Immediate, Instruction, Memory, Register, RegisterOperand, decode, read_listings
 from gpucore.sass.model import Known
 from tests.builders.core_builder import (
     BlockSpec,
@@ -1102,18 +1102,40 @@ def test_a_loop_that_polls_a_flag_says_what_it_waits_for() -> None:
     assert explain_wait(program("wait"), 0) is None
 
 
+SYNC = {"opcode": "BAR", "modifiers": ("SYNC",), "sources": (Immediate(4), Immediate(96)), "destinations": ()}
+NOP = {"opcode": "NOP", "modifiers": (), "sources": (), "destinations": (), "guard": None, "known": "all"}
+P0 = RegisterOperand(Register("P", 0))
+R5 = RegisterOperand(Register("R", 5))
+BY_COUNT, BY_NUMBER, PACKED = (
+    {**SYNC, "sources": sources} for sources in ((Immediate(2), R5), (R5, Immediate(64)), (R5, R5))
+)
+WRITES_R5 = {**NOP, "opcode": "MOV", "destinations": (R5,)}
+LOAD = {**NOP, "opcode": "LDS", "destinations": (R5,), "sources": (Memory(Register("R", 2)),)}
+
+
 @pytest.mark.parametrize(
-    ("behind", "replaced", "waits"),
-    [(1, {0: "BAR"}, True), (2, {0: "BAR"}, True), (3, {0: "BAR"}, False), (0, {0: "BAR"}, False),
-     (2, {0: "BAR", 1: "BRA"}, False), (1, {0: "BRA"}, False)],
+    ("behind", "replaced", "held"),
+    [
+        (1, {0: SYNC}, (0, 4, 96)), (2, {0: SYNC}, (0, 4, 96)), (3, {0: SYNC}, None), (0, {0: SYNC}, None),
+        (2, {0: SYNC, 1: {**NOP, "opcode": "BRA"}}, None), (1, {0: {**NOP, "opcode": "BRA"}}, None),
+        (2, {0: SYNC, 1: LOAD}, None),  # it has passed the barrier
+        (1, {0: {**SYNC, "modifiers": ("ARV",)}}, None), (1, {0: {**SYNC, "known": "writes"}}, None),
+        (1, {0: {**SYNC, "sources": (Immediate(0),)}}, (0, 0, None)),
+        (2, {0: {**SYNC, "guard": P0}, 1: {**BY_COUNT, "guard": replace(P0, negated=True)}}, (0, 4, 96)),
+        (2, {0: {**SYNC, "guard": replace(P0, negated=True)}, 1: {**BY_COUNT, "guard": P0}}, (1, 2, 0x30007)),
+        (2, {0: {**SYNC, "guard": P0}, 1: {**NOP, "opcode": "ISETP", "destinations": (P0,)}}, None),
+        (1, {0: BY_COUNT}, (0, 2, 0x30007)), (1, {0: BY_NUMBER}, (0, 0x30007, 64)), (1, {0: PACKED}, (0, 7, 3)),
+        (2, {0: BY_COUNT, 1: WRITES_R5}, (0, 2, 0)), (2, {0: PACKED, 1: WRITES_R5}, (0, None, 0)),
+    ],
 )  # fmt: skip
 def test_a_warp_stands_up_to_two_instructions_behind_its_barrier(
-    behind: int, replaced: dict[int, str], waits: bool
+    behind: int, replaced: dict[int, dict[str, Any]], held: tuple[int, int | None, int | None] | None
 ) -> None:
-    plain = program("wait")
-    instructions = [replace(i, opcode=replaced.get(n, "NOP")) for n, i in enumerate(plain.instructions[:8])]
-    found = barrier_at(Program(plain.code_map, plain.section, instructions), instructions[behind].offset)
-    assert found == ((instructions[0].offset, "block") if waits else None)
+    """The guard says which of two barriers it is, and registers what nothing has written since."""
+    plain, values = program("wait"), {Register("P", 0): 1, Register("R", 5): 0x30007}
+    instructions = [replace(i, **{**NOP, **replaced.get(n, {})}) for n, i in enumerate(plain.instructions[:8])]
+    found = held_at(Program(plain.code_map, plain.section, instructions), WORD * behind, values.get)
+    assert found == (held and Held(WORD * held[0], *held[1:]))
 
 
 @settings(max_examples=80, deadline=None)

@@ -11,7 +11,7 @@ from gpucore.core import DecodedCore, Fault, Scope, decode_core
 from gpucore.core_layout import GpuException, generation_flags
 from gpucore.core_reader import CoreSections
 from gpucore.dwarf import Place
-from gpucore.explain import Program, explain_hang, why_text
+from gpucore.explain import Program, explain_hang, wait_text, why_text
 from gpucore.explain.fault import explain_fault
 from gpucore.explain.why import values_of_leaves
 from gpucore.sass import decode
@@ -199,7 +199,7 @@ def test_a_core_that_the_driver_did_not_finish_is_no_core_without_a_fault() -> N
 
 @pytest.mark.parametrize(
     ("name", "whose", "absent", "mark"),
-    [("then_compute", "block", 1, 6), ("named", "block", 2, 9), ("in_cluster", "cluster", 2, None)],
+    [("then_compute", "block", 1, 6), ("in_cluster", "cluster", 2, None)],
 )
 def test_warps_at_a_barrier_wait_for_the_others(name: str, whose: str, absent: int, mark: int | None) -> None:
     read = genuine(name)
@@ -210,6 +210,18 @@ def test_warps_at_a_barrier_wait_for_the_others(name: str, whose: str, absent: i
         assert f"states.cu:{planted('barrier', mark)}" in [line for _, _, line in at]
     others = [wait for wait in waits if wait and not wait.absent]
     assert all(wait.polled for wait in others) and len(others) + len(at) == len(waits)
+
+
+def test_warps_at_named_barriers_are_at_theirs_with_who_is_there() -> None:
+    """Those that wait at the second line stand at the first instruction of the other branch."""
+    read = genuine("named")
+    waits = [explain_hang(read.core, CoreSections(contents("named")), group, program_at) for group in read.warp_groups]
+    lines = [line for wait in waits if wait is not None for line in wait_text(wait)]
+    first = planted("barrier", 9)
+    assert lines == [
+        f"waits at barrier 4 at states.cu:{first + 1}: it takes 96 threads, 64 are there",
+        f"waits at barrier 3 at states.cu:{first}: it takes 128 threads, 64 are there",
+    ]
 
 
 def program_at(code: CodeMap, where: Place) -> Program:

@@ -47,7 +47,8 @@ def absent(hung: Core) -> Core:
     """Return a core whose first group also lacks a warp at its barrier, as no one wait does."""
     (wait,) = hung.waits
     assert wait
-    return replace(hung, waits=(replace(wait, document={**wait.document, "absent": 1}),))
+    barrier = {"number": 4, "threads": 96, "whole_block": False, "there": 64, "may_have_arrived": False}
+    return replace(hung, waits=(replace(wait, document={**wait.document, "absent": 1, "barrier": barrier}),))
 
 
 def test_core() -> None:
