@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpucore import CodeMap
+from gpucore.explain import Program, explain_place, why_text
+from gpucore.sass import decode
+from tests.support.sass.programs import compile_unit, write_source
 from tests.support.sass.proofs import prove_faults
 from tests.support.toolchain import cuda_tool
 
@@ -61,3 +65,24 @@ def test_an_index_that_the_formula_cannot_give_is_held_to_the_address(tmp_path: 
     tools = cuda_tool("nvcc"), cuda_tool("nvdisasm")  # seed 222 divides by way of F2I, which the notation leaves open
     outcome = prove_faults(*tools, tmp_path, 100, range(222, 223), faults=2)
     assert outcome.faults == 2 and outcome.lies == [] and outcome.index + outcome.weak_index == 2
+
+
+RANK = """
+#include <cooperative_groups.h>
+__global__ void spread(float* out, int a, int b, int c) {
+  out[a * b * c * cooperative_groups::this_grid().thread_rank()] = 1.f;
+}
+"""
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("arch", [80, 100])
+def test_a_rank_in_a_cooperative_grid_times_three_arguments_is_explained(arch: int, tmp_path: Path) -> None:
+    """It is a product of six words of the launch by itself."""
+    write_source(tmp_path / "rank.cu", RANK)
+    code = CodeMap(compile_unit(cuda_tool("nvcc"), tmp_path / "rank.cu", arch).read_bytes())
+    (section,) = code.code_sections
+    instructions = decode(code.elf.contents(section), arch)
+    (store,) = (i for i in instructions if i.opcode == "STG")
+    why = explain_place(Program(code, section.number, instructions), store.offset)
+    assert why is not None and why_text(why)[1].startswith("= argument1 (argument 1, float*) + 4 * (")

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from gpucore.explain.address import unexplained as unexplained
     from gpucore.explain.fault import Programs as Programs
     from gpucore.explain.fault import explain_fault as explain_fault
     from gpucore.explain.fault import explain_hang as explain_hang
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # An answer for a place needs no reader of cores, so each name is loaded when it is asked for.
 _HOME: Final = {
+    "unexplained": "address",
     "Programs": "fault", "explain_fault": "fault", "explain_hang": "fault",
     "Argument": "program", "Program": "program", "SourceText": "program",
     "Wait": "wait", "explain_wait": "wait", "wait_json": "wait", "wait_text": "wait",

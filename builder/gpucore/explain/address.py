@@ -169,6 +169,17 @@ def place_of(program: Program, routine: Routine, offset: int, calls: Sequence[in
     return routine, program.slice_of(routine).code.place(offset)
 
 
+def unexplained(program: Program, offset: int) -> str:
+    """Return why there is no formula for what is at an offset, in words."""
+    i = next((one for one in program.instructions if one.offset == offset), None)
+    if i is None or i.known == "nothing":
+        return f"the instruction at +{offset:#x} is not known here"
+    at = f"{i.name} at {program.line(offset) or f'+{offset:#x}'}"
+    if access_of(i) is None:
+        return f"{at} is no access to memory whose operands are known here"
+    return f"the formula of {at} is too large, or not all code that leads to it is known"
+
+
 def address_at(program: Program, values: Slice, n: int) -> Address | None:
     """Return the address of instruction number n of a slice; None where it has none or it could not be put together."""
     i = values.code.instructions[n]

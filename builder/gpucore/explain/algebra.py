@@ -28,7 +28,7 @@ TWO32: Final = 1 << 32
 
 _MOST_TERMS: Final = 160
 _MOST_PRODUCTS: Final = 400
-_MOST_FACTORS: Final = 8
+_MOST_FACTORS: Final = 12  # of a rank in a cooperative grid six, of what it is multiplied with as many
 _MOST_ROUNDS: Final = 40
 _DEEPEST: Final = 100
 KEPT: Final = 50_000  # results of the functions that are asked for the same polynomials again and again
@@ -233,7 +233,7 @@ class Poly:
 
 
 def product_of(atoms: Iterable[Atom]) -> Monomial:
-    """Return the product of atoms; raises TooLarge beyond eight."""
+    """Return the product of atoms; raises TooLarge beyond twelve."""
     product = tuple(sorted(atoms, key=_by_serial))
     if len(product) > _MOST_FACTORS:
         raise TooLarge

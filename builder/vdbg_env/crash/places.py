@@ -179,6 +179,10 @@ class AddressWhy:
     """Whether the address of another thread of the warp may have been the bad one."""
 
 
+# CUDBGException_t: illegal, out of range, misaligned, of no space, of no block of a cluster, not mapped
+_OF_ADDRESSES: Final = frozenset({1, 5, 6, 7, 10, 11, 14, 17, 30})
+
+
 class Explainer:
     """Explains accesses to memory; `notes` say why an address could not be explained.
 
@@ -200,7 +204,23 @@ class Explainer:
         """Explain the address of a fault of a core; None where the fault is not that of a known access."""
         from gpucore.explain import explain_fault
 
-        return self._told(lambda programs: explain_fault(core, sections, fault, programs))
+        noted = len(self._notes)
+        answer = self._told(lambda programs: explain_fault(core, sections, fault, programs))
+        if answer is None and len(self._notes) == noted and fault.exception.code in _OF_ADDRESSES:
+            self._note(self._silence(core, fault), None)
+        return answer
+
+    def _silence(self, core: GpuCore, fault: Fault) -> str:
+        """Return why there is no answer for a fault, in a sentence."""
+        from gpucore.explain import unexplained
+
+        if not fault.precise or fault.pc is None:
+            return "which instruction failed is not known exactly"
+        found = core.find_code(fault.pc, fault.device, fault.grid.module_handle if fault.grid else None)
+        if found is None:
+            return f"no code in the core is at {fault.pc:#x}"
+        code, place = found
+        return unexplained(self._program(decoded, code, place), place.offset)
 
     def waiting(self, core: GpuCore, sections: CoreSections, group: WarpGroup) -> AddressWhy | None:
         """Say what warps wait for that are in a loop; None where they are in none."""
