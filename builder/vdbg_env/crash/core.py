@@ -205,12 +205,12 @@ def explained(
         )  # fmt: skip
     addresses = tuple(explainer.fault(read.core, sections, fault) for fault in read.faults[:_MOST_EXPLAINED])
     if any(addresses):
-        from vdbg_env.crash.memory_files import maps_of, of_process, with_owner
+        from vdbg_env.crash.memory_files import maps_of, of_process, with_memory, with_owner
 
         known = maps_of(core, sections) if maps is None else of_process(maps, core)
         addresses = tuple(
             address
-            and with_owner(address, known, at=_time_of(read), unmapped=fault.exception.unmapped)
+            and with_owner(with_memory(address, sections), known, at=_time_of(read), unmapped=fault.exception.unmapped)
             for fault, address in zip(read.faults, addresses, strict=False)
         )
     rest = (None,) * (len(read.faults) - len(addresses))

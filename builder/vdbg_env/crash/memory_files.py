@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -218,6 +219,49 @@ def with_owner(
             "owner": owners.document if owners else None,
         },
     )
+
+
+def with_memory(why: AddressWhy, sections: CoreSections) -> AddressWhy:
+    """Return why an address was bad, with what the core's memory has where values that are not known were loaded.
+
+    That is of the moment of the dump: something may have written there since the load, so it is no value of the load.
+    """
+    if not sections.global_memory():
+        return why
+    lines, loads = list(why.lines), [{**load, "in_memory": None} for load in why.document["loads"]]
+    for number, load in enumerate(loads, 1):
+        at = _address_of(load)
+        data = sections.memory(at, load["width"]) if at is not None else None
+        if at is None or data is None:
+            continue
+        load["in_memory"] = {"address": at, "value": int.from_bytes(data, "little")}
+        name = load["name"] or f"loaded{number}"
+        where = [n for n, line in enumerate(lines) if line.startswith(f"{name} was loaded at ")]
+        text = f"memory at {at:#x} held {_as_typed(bytes(data), load['base']['type'])} when the core was written"
+        lines.insert(where[0] + 1 if where else len(lines), f"{text}: that may be newer than what {name} got")
+    return replace(why, lines=tuple(lines), document={**why.document, "loads": loads})
+
+
+def _address_of(load: Mapping[str, Any]) -> int | None:
+    """Return where a value that is not known was loaded from, where that is a fact."""
+    base, index = load["base"], load["index"]
+    if load["value"] is not None or load["space"] not in {"global", "generic"} or not base or not index:
+        return None
+    known = (base["value"], base["how_known"]), (index["value"], index["how_known"])
+    if any(value is None or how == "one register" for value, how in known) or load["width"] not in {1, 2, 4, 8}:
+        return None
+    return int(base["value"] + index["scale"] * index["value"]) % (1 << 64)
+
+
+def _as_typed(data: bytes, kind: str | None) -> str:
+    """Return bytes as what a pointer's type says: a number, with its sign, or an address."""
+    plain = (kind or "").replace("const", "").replace("*", "", 1).replace(" ", "")
+    floats = {("float", 4): "<f", ("double", 8): "<d"}.get((plain, len(data)))
+    if floats is not None:
+        return f"{struct.unpack(floats, data)[0]:g}"
+    if plain.endswith("*"):
+        return f"{int.from_bytes(data, 'little'):#x}"
+    return f"{int.from_bytes(data, 'little', signed='unsigned' not in plain)}"
 
 
 def _has_one_of(memory: MemoryMap, *addresses: int | None) -> bool:

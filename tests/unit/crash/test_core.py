@@ -37,6 +37,7 @@ from tests.support.command_line import vdbg_env
 from tests.support.golden import assert_golden
 from vdbg_env.common.files import packing_of
 from vdbg_env.crash.core import explained, rank_of
+from vdbg_env.crash.memory_files import _as_typed
 from vdbg_env.crash.packed import expanded
 from vdbg_env.evidence.kernel_makers import SITE_PACKAGES
 
@@ -371,6 +372,58 @@ def test_a_gzipped_core_that_is_cut_short_is_read_as_far_as_it_goes() -> None:
     ran = vdbg_env("core", "a.nvcudmp.gz")
     assert "note: truncated: the gzip stream ends early" in ran.stdout
     assert ran.status in {3, 4}
+
+
+def test_what_was_loaded_is_read_from_a_full_core_and_never_called_the_loaded_value(tmp_path: Path) -> None:
+    """This H100's core has its global memory: the index that was loaded is -1 there."""
+    (core,) = (ROOT / "tests" / "data" / "gpu").glob("*/cores/cooperative.nvcudmp.xz")
+    text = vdbg_env("core", str(core)).stdout
+    assert "             not known: loaded1\n" in text
+    words = "memory at 0x7f1489e00808 held -1 when the core was written: that may be newer than what loaded1 got"
+    assert f"argument2[blockIdx.x], index 2\n             {words}\n" in text
+    (fault,) = json.loads(vdbg_env("core", "--json", str(core)).stdout)["faults"]
+    (load,) = fault["address"]["loads"]
+    assert (load["value"], load["in_memory"]) == (None, {"address": 0x7F1489E00808, "value": 0xFFFFFFFF})
+    assert fault["address"]["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        (b"\xff\xff\xff\xff", "int const*", "-1"), (b"\xff\xff\xff\xff", "unsigned int const*", "4294967295"),
+        (b"\0\0\x80\x3f", "float*", "1"), (bytes(8), "double*", "0"), (b"\x08" + bytes(7), "float* const*", "0x8"),
+        (b"\xfe", "signed char*", "-2"), (b"\x01\x02", None, "513"),
+    ],
+)  # fmt: skip
+def test_memory_is_shown_as_the_type_of_its_pointer(data: bytes, kind: str | None, words: str) -> None:
+    assert _as_typed(data, kind) == words
+
+
+def test_a_fault_without_why_says_so(tmp_path: Path) -> None:
+    """What failed there was never an access: that is better said than left out."""
+    faulting, sms = WarpSpec(offset=0x20, error_offset=0x10, exception=14), {0: SmSpec(exception=14, error_offset=0x10)}
+    blocks = [BlockSpec(block=(0, 0, 0), sm=0, warps=[faulting])]
+    device = DeviceSpec(modules=[sample_module("inline_chain_sm90")], blocks=blocks, sms=sms)
+    (core := tmp_path / "a").write_bytes(build_core(CoreSpec(devices=[device])))
+    assert "note: an address is not explained: " in vdbg_env("core", str(core)).stdout
+
+
+def test_warps_at_a_barrier_are_headed_by_its_line_and_not_by_the_next_of_another_branch() -> None:
+    """Of this H100's core, warps that waited at line 76 were headed by line 75, with the other branch's source."""
+    (core,) = (ROOT / "tests" / "data" / "gpu").glob("*/cores/named.nvcudmp.gz")
+    text = vdbg_env("core", str(core)).stdout
+    (_, *places) = text.split("warps stood:")[1].split(" x named+")
+    assert [place.split()[:2] for place in places] == [
+        ["0x70", "/src/cores/states.cu:76"],
+        ["0x80", "/src/cores/states.cu:75"],
+    ]
+    assert "waits at barrier 4 at states.cu:76: it takes 96 threads, 64 are there\n" in places[0]
+    first, _ = json.loads(vdbg_env("core", "--json", str(core)).stdout)["warps"]
+    assert (first["offset"], first["waits"]["offset"], first["chain"][0]["line"]) == ("0x70", 0x70, 76)
+    jsonschema.validate(json.loads(vdbg_env("core", "--json", str(core)).stdout), SCHEMA)
+    assert first["waits"]["barrier"] == {
+        "number": 4, "threads": 96, "whole_block": False, "there": 64, "may_have_arrived": False
+    }  # fmt: skip
 
 
 def test_source_text_is_shown_by_mapping_too() -> None:
