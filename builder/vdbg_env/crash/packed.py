@@ -33,7 +33,7 @@ class _Part(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether there is more to be had without more bytes."""
+        """Whether more can be expanded without further bytes."""
 
     @property
     def eof(self) -> bool:
