@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeAlias
@@ -21,12 +22,11 @@ from gpucore.core_layout import GridRow, LaneRow, SectionType
 from gpucore.core_reader import CoreSections, Device, GpuCore, Warp
 from gpucore.dwarf import Place
 from gpucore.explain.address import Address
-from gpucore.explain.algebra import of
 from gpucore.explain.barrier import BlockBarrier, Held, barrier_of_block, held_at, reader_of
 from gpucore.explain.judgement import Judgement
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
-from gpucore.explain.operations import signed
 from gpucore.explain.program import Program
+from gpucore.explain.thread import Holds, choose_thread
 from gpucore.explain.wait import Wait, explain_wait
 from gpucore.explain.why import Why, explain_place
 from gpucore.mangling import short_name
@@ -38,7 +38,6 @@ Programs: TypeAlias = Callable[[CodeMap, Place], Program | None]
 _MOST_LANES: Final = 32
 _MOST_WARPS: Final = 4  # that are asked besides the one of the fault
 _FULL_STACK: Final = frozenset({2, 3, 5, 9, 35})  # exceptions that a full stack may raise
-_PAGE: Final = 4096  # bytes: memory is mapped in no smaller piece
 
 
 def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs: Programs) -> Why | None:
@@ -67,8 +66,22 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
     snapshot = take_snapshot(core, sections, fault.scope, fault.first, fault.grid, why.address)
     others = _other_warps(core, sections, fault.first, fault.grid, why.address)
     numbers = Numbers(why.address, replace(snapshot, others=others))
-    choose_thread(why, numbers)
+    choose_thread(numbers, fault.exception.code, _held_by(sections))
     return replace(why, numbers=numbers)
+
+
+def _held_by(sections: CoreSections) -> Holds | None:
+    """Return what says whether a core has the global memory of an address; None for one without global memory."""
+    memory = sorted(sections.global_memory())
+    if not memory:
+        return None
+    starts = [start for start, _ in memory]
+
+    def holds(address: int, width: int) -> bool:
+        k = bisect_right(starts, address) - 1
+        return k >= 0 and address + width <= sum(memory[k])
+
+    return holds
 
 
 def _other_warps(
@@ -199,34 +212,6 @@ def find_thread(device: Device, at: Coordinates) -> FaultingThread | None:
     return None
 
 
-def choose_thread(why: Why, numbers: Numbers) -> None:
-    """Choose the thread to explain: GPUs mark all threads of a warp, and one bad address is enough for that.
-
-    It is one whose address is certainly bad, of the first thread and those with the least and the greatest address.
-    Where none certainly is, the one that is farthest from its pointer: if any is out of bounds, that one is.
-    """
-    first, places = numbers.chosen, numbers.accessing()
-    far = {place: far for place in places if (far := _distance(why, numbers, place)) is not None}
-    ends = [first, min(far, key=lambda place: far[place]), max(far, key=lambda place: far[place])] if far else [first]
-    for place in dict.fromkeys(ends):
-        numbers.chosen = place
-        if replace(why, numbers=numbers).numbers_judged():
-            return
-    numbers.chosen = max(ends, key=lambda place: abs(far.get(place, 0)))
-    apart = abs(far.get(numbers.chosen, 0)) - abs(far.get(first, 0)) >= _PAGE
-    if not apart:
-        numbers.chosen = first
-    numbers.choice = "unsure" if len(far) < len(places) else "farthest" if apart else "any"
-
-
-def _distance(why: Why, numbers: Numbers, place: int) -> int | None:
-    """Return how far from its pointer a thread's address is; None where that is not known."""
-    base, numbers.chosen = why.address.base, place
-    value = numbers.value(why.address.formula)
-    start = numbers.value(of(base.value)) if base is not None else 0
-    return None if value is None or start is None else signed(value - start, 64)
-
-
 def _calls(code: CodeMap, place: Place, fault: Fault) -> tuple[int, ...]:
     """Return the offsets of the calls in the same section that led to a place, the outermost first."""
     offsets = []
@@ -272,6 +257,7 @@ def take_snapshot(
         shared_size=warp.row.shared_memory or None,
         shared=sections.shared_memory(warp),
         together=len({row.virtual_pc for _, row in rows}) == 1 and len(rows) == _threads_of_warp(first, grid),
+        others_left=len(rows) < _threads_of_warp(first, grid),
     )  # fmt: skip
 
 

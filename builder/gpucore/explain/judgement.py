@@ -16,6 +16,7 @@ from gpucore.explain.algebra import Atom, Poly, inside, of
 from gpucore.explain.notation import WEAK, Words
 from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import signed
+from gpucore.explain.thread import ADDRESSES, alignment
 
 _PLACEHOLDERS: Final = {
     0xFFFFFFFF: "-1",
@@ -31,8 +32,6 @@ _PLACEHOLDERS_64: Final = {
     (1 << 63) - 1: "the largest 64-bit integer",
     1 << 63: "the smallest 64-bit integer",
 }
-_ADDRESSES: Final = 1 << 49
-"""No device address reaches this: today's GPUs have virtual addresses of 49 bits at most."""
 _WIDEST: Final = 100
 _MOST_BLOCKS: Final = 400
 _CLAMPS: Final = frozenset(
@@ -156,7 +155,7 @@ def _of_pointer(address: Address, numbers: Numbers, words: Words) -> Iterator[Ju
     name = words.atom(base.value)
     if value == 0:
         yield Judgement("null pointer", f"{name} is a null pointer")
-    elif value >= _ADDRESSES:
+    elif value >= ADDRESSES:
         yield Judgement(
             "no device address", f"{name} is {value:#x}, which no device address is: its upper word is wrong"
         )
@@ -171,8 +170,8 @@ def _of_address(address: Address, numbers: Numbers) -> Iterator[Judgement]:
     if value is None:
         return
     width = address.width
-    if not weak and width & (width - 1) == 0 and value % min(width, 16):
-        yield Judgement("misaligned", f"{value:#x} is not a multiple of {min(width, 16)}, which {width} bytes need")
+    if not weak and value % alignment(width):
+        yield Judgement("misaligned", f"{value:#x} is not a multiple of {alignment(width)}, which {width} bytes need")
     size = numbers.snapshot.shared_size
     if address.space == "shared" and size is not None and value + width > size and value < 1 << 24:
         reserved = " (the first 1,024 are the system's)" if address.program.architecture >= 90 else ""

@@ -21,8 +21,9 @@ from gpucore.sass import Register
 How = Literal["read", "computed", "solved", "one register"]
 """In a register or in the core; from values that were; from equations; by one register that nothing else confirms."""
 
-Choice = Literal["certain", "any", "farthest", "unsure"]
-"""Its address is bad, or the only one; all are close together; it is far from them; some addresses are not known."""
+Reason = Literal["alike", "bad", "alone", "farthest", "likeliest", "unknown"]
+"""All threads were bad alike; its address cannot be one; all others are good; it must be the farthest from its pointer;
+it is likely; nothing tells."""
 
 Carrier: TypeAlias = tuple[int | None, Resource]
 """A register of a thread, by the thread's number in its warp; None for a uniform register."""
@@ -51,6 +52,19 @@ _PARTS: Final = frozenset(
 )
 """Operations whose result a register may still tell where it no longer tells what they were done to."""
 _LARGEST_STEP: Final = 1 << 12  # a variable then has its first value again after a million turns
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Why a thread is explained: `certain` says that its address was bad, `possible` of how many that may be.
+
+    `bad` is the number of threads whose address certainly was.
+    """
+
+    certain: bool
+    possible: int
+    reason: Reason
+    bad: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,8 @@ class Snapshot:
     """Other warps of the launch."""
     together: bool = False
     """Whether all threads that the warp ever had stand at one instruction."""
+    others_left: bool = False
+    """Whether threads of the warp are not here: they stand elsewhere, or have exited."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +193,7 @@ class Numbers:
         self._judge()
         self.chosen = next(iter(self.accessing()), 0)
         """The thread that is explained, as its place in the warp."""
-        self.choice: Choice = "certain"
+        self.choice = Choice(True, 1, "alike")
         """Why it is that one."""
 
     # Answers.
@@ -259,6 +275,52 @@ class Numbers:
             wanted = (True,) if True in ran.values() else (True, None)
             self._accessing = [k for k, did in ran.items() if did in wanted or self.disagree]
         return self._accessing
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether no other thread than those of `accessing` may have been with them at the access.
+
+        Threads that stand behind it, and no branch between, are still together.
+        """
+        code, n = self._code, self.address.instruction
+        straight, b = [code.block_of(n)], code.block_of(n)
+        while len(code.after[b]) == 1 and code.after[b][0] not in straight:
+            b = code.after[b][0]
+            straight.append(b)
+        behind = [self._states[k].lane.at for k in self.accessing()]
+        if all(
+            at is not None and code.block_of(at) in straight and (at >= n or code.block_of(at) != straight[0])
+            for at in behind
+        ):
+            return True
+        others = [state for k, state in enumerate(self._states) if k not in self.accessing()]
+        return not self.snapshot.others_left and all(self._ran(state) is False for state in others)
+
+    def address_of(self, place: int) -> int | None:
+        """Return the address that a thread accessed, by its place in the warp, however it is known."""
+        found, state = self._certain(self.address.formula, place), self._states[place]
+        if found is not None or state.pointer is None or self.disagree:
+            return found
+        return None if any(self._may_be_later(state, a) for a in self.address.formula.atoms()) else state.pointer[1]
+
+    def base_of(self, place: int) -> Atom | None:
+        """Return the pointer that the address of a thread is based on; None where it is not known which of several."""
+        bases = [base.value for base in self.address.bases]
+        if len(bases) < 2:
+            return bases[0] if bases else None
+        values = Traced(self._known_of(self._states[place]))
+        if value_or_none(self.address.formula, values) is None:
+            return None
+        taken = [a for a in bases if not {a, *a.args}.isdisjoint(values.met)]
+        return taken[0] if len(taken) == 1 else None
+
+    def registers_of(self, place: int) -> Sequence[int]:
+        """Return the general registers of a thread."""
+        return self._states[place].lane.general
+
+    def local_of(self, place: int) -> tuple[int, bytes | memoryview] | None:
+        """Return where the local memory of a thread starts, and what is in it; None where the core has it not."""
+        return self._states[place].lane.local
 
     def _ran(self, state: _State) -> bool | None:
         """Say whether a thread ran the access; None where it is not known.

@@ -11,7 +11,7 @@ from typing import Final
 from gpucore.explain.address import Address, Base, element_of, explain_address
 from gpucore.explain.algebra import Atom, Poly, inside, leaf, of, written_size
 from gpucore.explain.evaluate import LEAVES
-from gpucore.explain.judgement import Judgement, judge, judge_numbers
+from gpucore.explain.judgement import Judgement, judge
 from gpucore.explain.notation import (
     WEAK,
     Json,
@@ -107,21 +107,13 @@ class Why:
 
     @property
     def one_of_many(self) -> bool:
-        """Whether all threads of the warp are marked, and the bad address may be another one's."""
-        numbers = self.numbers
-        return numbers is not None and numbers.choice in {"farthest", "unsure"} and len(numbers.accessing()) > 1
+        """Whether the bad address may be another thread's of the warp."""
+        return self.numbers is not None and not self.numbers.choice.certain
 
     @property
     def is_weak(self) -> bool:
         """Whether one register alone carries the address: the text says so once."""
         return self.how_address == "one register"
-
-    def numbers_judged(self) -> list[Judgement]:
-        """What is certainly wrong by the values of the thread that is explained."""
-        if self.numbers is None or self.numbers.disagree:
-            return []
-        words = Words(self.legend, self.names)
-        return judge_numbers(self.address, self.numbers, words, self.index_as_fact)
 
     @property
     def judgements(self) -> list[Judgement]:
@@ -202,6 +194,7 @@ def why_text(why: Why) -> list[str]:
     lines = [_access_line(why)]
     if why.stack is not None and not why.has_index:
         return [*lines, why.stack.text]
+    lines += _doubt_lines(why)
     if why.address.space == "descriptor":
         lines += _tile_lines(why, words)
     else:
@@ -248,7 +241,7 @@ def _access_line(why: Why) -> str:
     thread, block = numbers.lane.thread, numbers.snapshot.block
     value = why.value_of_address
     at = f" at {value:#x}{WEAK if why.is_weak else ''}" if value is not None else ""
-    ran = "" if numbers.sure else ", if it ran this,"
+    ran = "" if numbers.sure or numbers.choice.certain else ", if it ran this,"
     return f"thread {_triple(thread)} of block {_triple(block)}{ran} {_VERBS[address.direction][1]} {access}{at}"
 
 
@@ -274,10 +267,7 @@ def _lines_of_numbers(why: Why) -> list[str]:
         first, last = min(a for _, a in found), max(a for _, a in found)
         ran = "ran" if numbers.sure else "may have run"
         lines.append(f"{len(found)} of {count} threads that {ran} it: {first:#x} to {last:#x}{apart}")
-    if numbers.choice == "farthest":
-        lines.append(f"all {count} are marked: this one, the farthest from its pointer, is out of bounds if any is")
-    elif numbers.choice == "unsure" and count > 1 and why.value_of_address is not None:
-        lines.append(f"all {count} are marked: the bad address may be another one's")
+    lines += _choice_lines(why, count)
     if numbers.disagree:
         lines.append(f"{numbers.agree:,} registers agree, {numbers.disagree:,} disagree; so no value is given")
     elif numbers.agree:
@@ -285,6 +275,32 @@ def _lines_of_numbers(why: Why) -> list[str]:
     else:
         lines.append("no register was left to check it against")
     return lines
+
+
+def _choice_lines(why: Why, count: int) -> list[str]:
+    """Return how it is known that the thread is the one, where the warp has several and it is certain."""
+    assert why.numbers is not None
+    choice, space = why.numbers.choice, why.address.space
+    if not choice.certain or count < 2:
+        return []
+    if choice.reason == "bad":
+        return [f"{choice.bad} of {count} threads had such an address"] if choice.bad > 1 else []
+    if choice.reason == "alike":
+        return [f"the addresses of all {count} threads are bad alike"]
+    if choice.reason == "alone":
+        return [f"the other {count - 1} threads accessed memory that is there"]
+    pointer = {"local": "stack pointer", "shared": "start of shared memory"}.get(space, "pointer")
+    return [f"of {count} threads this one is the farthest from the {pointer}, so it is out of bounds"]
+
+
+def _doubt_lines(why: Why) -> list[str]:
+    """Return that another thread may have had the bad address, where that is so."""
+    if not why.one_of_many or why.numbers is None:
+        return []
+    choice = why.numbers.choice
+    likeliest = "; this one is the likeliest" if choice.reason != "unknown" else ", and nothing here tells which"
+    which = f"any of {choice.possible} threads" if choice.possible > 1 else "another thread"
+    return [f"not confirmed: {which} may have had the bad address{likeliest}"]
 
 
 def values_of_leaves(why: Why) -> list[tuple[Atom, int | None]]:
@@ -608,6 +624,9 @@ def _lanes_json(why: Why) -> Json | None:
     return {
         "count": len(why.numbers.accessing()),
         "thread": list(why.numbers.lane.thread) if why.numbers.lane else None,
+        "certain": why.numbers.lane is not None and why.numbers.choice.certain,
+        "possible": why.numbers.choice.possible,
+        "reason": why.numbers.choice.reason,
         "first": min(values, default=None),
         "last": max(values, default=None),
         "stride": next(iter(steps)) if len(steps) == 1 else None,

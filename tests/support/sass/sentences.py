@@ -44,7 +44,7 @@ CLASSES: Final = {
     "doubt": "the text and the JSON do not have the same doubt",
 }
 """The kinds of false statements."""
-_DOUBTS: Final = ("not confirmed", "another one's", "if any is", "if it ran this", "may have run")
+_DOUBTS: Final = ("not confirmed", "another one's", "if any is", "if it ran this")
 _TRIES: Final = 8
 _MULTIPLE: Final = re.compile(r"loop\d+|turn\d+")
 
