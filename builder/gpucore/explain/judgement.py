@@ -1,19 +1,20 @@
-"""What is certainly wrong with an address, in one line each: only what code and registers prove.
+"""What is wrong with an address, in one line each: what code and registers prove.
 
-Nothing here weighs likelihoods. A placeholder is named because the value is exactly that, a product is said to wrap
-because its exact value does not fit, and a comparison is said to be missing because no branch on the way has it.
+A product is said to wrap because its exact value does not fit, however its numbers are read, and a comparison is said
+to be missing because no branch on the way has it. A placeholder alone is likely and not certain, and is worded so.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Final
 
 from gpucore.explain.address import Address, access_of, based_at, element_of, leaves
 from gpucore.explain.algebra import Atom, Poly, inside, of
-from gpucore.explain.notation import WEAK, Words
+from gpucore.explain.notation import WEAK, Legend, Words
 from gpucore.explain.numbers import Numbers
 from gpucore.explain.operations import signed
 from gpucore.explain.thread import ADDRESSES, alignment
@@ -24,7 +25,6 @@ _PLACEHOLDERS: Final = {
     0x80000000: "the smallest int",
     0xDEADBEEF: "the pattern 0xdeadbeef",
     0xCDCDCDCD: "the pattern 0xcdcdcdcd",
-    0x7FC00000: "the float NaN",
     0x7FFF7FFF: "the pattern 0x7fff7fff",
 }
 _PLACEHOLDERS_64: Final = {
@@ -33,6 +33,7 @@ _PLACEHOLDERS_64: Final = {
     1 << 63: "the smallest 64-bit integer",
 }
 _WIDEST: Final = 100
+_MOST_READINGS: Final = 6
 _MOST_BLOCKS: Final = 400
 _CLAMPS: Final = frozenset(
     {"smin", "smax", "umin", "umax", "select", "select64", "and", "urem", "srem", "urem64", "srem64"}
@@ -91,60 +92,71 @@ def _loaded(address: Address) -> Iterator[Atom]:
 
 
 def _of_loads(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
+    """Yield the loaded value that is all of an index, where it is a number that stands for none: it is likely that."""
+    if address.index is None or not numbers.choice.certain:
+        return
     for a in _loaded(address):
         value = numbers.fact(of(a)) if numbers.met(a) else None
-        if value is None:
-            continue
-        known = (_PLACEHOLDERS_64 if a.bits == 64 else _PLACEHOLDERS).get(value)
-        if known is not None:
-            yield Judgement("placeholder", f"{words.atom(a)} is {known}: a placeholder, not an index")
-        elif a.bits == 32 and (other := _other_reading(value)) is not None:
-            yield Judgement("other type", f"{words.atom(a)} is {value:#x}, which is {other}")
+        known = (_PLACEHOLDERS_64 if a.bits == 64 else _PLACEHOLDERS).get(value) if value is not None else None
+        if known is not None and _is_multiple(address.index, a):
+            yield Judgement("placeholder", f"{words.atom(a)} is {known}, which often stands for no index")
 
 
-def _other_reading(value: int) -> str | None:
-    """Return what a large number is as a float or as text, where it is a plain one."""
-    if value < 1 << 24:
-        return None
-    data = value.to_bytes(4, "little")
-    if all(0x20 <= byte < 0x7F for byte in data):
-        return f"the text {data.decode('ascii')!r}"
-    (real,) = struct.unpack("<f", data)
-    if value & 0xFFFF == 0 and 1e-6 < abs(real) < 1e6:
-        return f"the float {real:g}"
-    return None
+def _is_multiple(p: Poly, a: Atom) -> bool:
+    """Say whether a sum is a value times what does not depend on it."""
+    return bool(p.terms) and all(any(_is_factor(x, a) for x in m) for m in p.terms)
+
+
+def _is_factor(x: Atom, a: Atom) -> bool:
+    inner = x.args[0] if x.kind in {"sx", "zx", "named"} else None
+    return x is a or (isinstance(inner, Poly) and _is_multiple(inner, a))
 
 
 def _of_products(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
-    """Yield the sums of products whose exact value does not fit the 32 bits that they were computed in."""
+    """Yield the sums of products whose exact value does not fit the 32 bits that they were computed in.
+
+    A register does not say whether its number has a sign: it must not fit whichever way each of them is read.
+    """
     for a in inside(address.formula):
         inner = a.args[0] if a.kind in {"sx", "zx"} else None
         if not isinstance(inner, Poly) or not any(
             len(m) > 1 or (m and abs(signed(c)) > 1) for m, c in inner.terms.items()
         ):
             continue
-        exact = _exact(inner, numbers)
-        if exact is None:
-            continue
+        exact = _exact(inner, numbers, words.legend)
         least, most = (-(1 << 31), (1 << 31) - 1) if a.kind == "sx" else (-(1 << 31), (1 << 32) - 1)
-        if not least <= exact <= most:
+        if exact and not any(least <= one <= most for one in exact):
             text = words.poly(inner)
             kind = "an int" if a.kind == "sx" else "32 bits"
-            yield Judgement("wrapped product", f"{text[:_WIDEST]} is {exact}, which does not fit {kind}: it wrapped")
+            shown = f"{text[:_WIDEST]} is {exact[0]}, which does not fit {kind}: it wrapped"
+            yield Judgement("wrapped product", shown)
 
 
-def _exact(p: Poly, numbers: Numbers) -> int | None:
-    """Return a 32-bit sum without wrapping, its leaves read as signed numbers; None where one is not known."""
-    total = 0
-    for m, c in p.terms.items():
-        term = signed(c)
+def _exact(p: Poly, numbers: Numbers, legend: Legend) -> list[int]:
+    """Return a 32-bit sum without wrapping, for each way to read its numbers, by their types first.
+
+    Nothing where a number is not known, or too many can be read in two ways.
+    """
+    words: dict[Atom, int] = {}
+    for m in p.terms:
         for a in m:
             value = numbers.fact(of(a, 32))
             if value is None:
-                return None
-            term *= signed(value)
-        total += term
-    return total
+                return []
+            words[a] = value
+    ways = [
+        (value,) if value < 1 << 31 else (value, signed(value)) if legend.is_unsigned(a) else (signed(value), value)
+        for a, value in words.items()
+    ]
+    factors = [(c,) if c < 1 << 31 else (signed(c), c) for c in p.terms.values()]
+    if sum(len(way) > 1 for way in (*ways, *factors)) > _MOST_READINGS:
+        return []
+    found = []
+    for read in product(*ways):
+        by_atom = dict(zip(words, read, strict=True))
+        terms = [prod(by_atom[a] for a in m) for m in p.terms]
+        found += [sum(c * term for c, term in zip(chosen, terms, strict=True)) for chosen in product(*factors)]
+    return found
 
 
 def _of_pointer(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:

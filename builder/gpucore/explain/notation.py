@@ -268,6 +268,23 @@ class Legend:
         except TooLarge:
             return None
 
+    def is_unsigned(self, a: Atom) -> bool:
+        """Say whether a leaf is a number without a sign by the type of the argument that it is, or is loaded from."""
+        low = a.args[0] if a.kind == "wide" else a
+        if not isinstance(low, Atom):
+            return False
+        if low.kind == "load" and isinstance(low.args[0], int):
+            loaded = self.loads.get(low.args[0])
+            base = loaded.address.base if loaded is not None and loaded.address is not None else None
+            return (
+                base is not None
+                and base.argument is not None
+                and base.argument.pointer is True
+                and (base.argument.unsigned)
+            )
+        found = self.argument(a)
+        return found is not None and found[1] == 0 and not found[0].pointer and found[0].unsigned
+
     def leaf(self, a: Atom, words: int) -> Json:
         """Return a leaf of the published tree."""
         bits = 32 * words if a.bits != 1 else 1

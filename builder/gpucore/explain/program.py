@@ -72,6 +72,11 @@ class Argument:
         return self.element // int(found[1]) if found else self.element
 
     @property
+    def unsigned(self) -> bool:
+        """Whether it is a number without a sign, or points to such."""
+        return bool(re.fullmatch(r"unsigned (char|short|int|long|long long)( const)?( volatile)?\*?", self.type or ""))
+
+    @property
     def words(self) -> str:
         """Its name, else its number."""
         return self.name or f"argument{self.number}"

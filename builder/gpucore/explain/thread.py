@@ -75,7 +75,7 @@ def _choose(numbers: Numbers, accesses: Sequence[_Access], exception: int | None
     if bad:
         reason: Reason = "alike" if len(bad) == count else "bad"
         return bad[0].place, Choice(numbers.sure, len(possible), reason, len(bad))
-    if ran and (count == 1 or (exception not in MISALIGNED and _in_one_page(accesses, width))):
+    if ran and (count == 1 or _is_same(accesses) or (exception not in MISALIGNED and _in_one_page(accesses, width))):
         return first.place, Choice(True, count, "alike", count)
     if not possible:  # what is known contradicts the exception
         return first.place, Choice(False, count, "unknown")
@@ -100,6 +100,14 @@ def _farthest(possible: Sequence[_Access]) -> tuple[int | None, bool]:
     return max(held, key=lambda place: abs(held[place] - middle)), False
 
 
+def _is_same(accesses: Sequence[_Access]) -> bool:
+    """Say whether all threads accessed one address."""
+    first = accesses[0]
+    if None in {first.near, first.distance}:
+        return False
+    return all((one.near, one.distance) == (first.near, first.distance) for one in accesses)
+
+
 def _in_one_page(accesses: Sequence[_Access], width: int) -> bool:
     pages = {_page(one.address, width) for one in accesses}
     return len(pages) == 1 and None not in pages
@@ -119,7 +127,7 @@ def _access(numbers: Numbers, place: int) -> _Access:
     if address.space == "local":
         general = numbers.registers_of(place)
         stack = general[_STACK_POINTER] if len(general) > _STACK_POINTER else None
-        return _Access(place, at, stack, "the stack", None if at is None or stack is None else at - stack)
+        return _Access(place, at, stack, stack, None if at is None or stack is None else at - stack)
     base = numbers.base_of(place)
     pointer = numbers.value(of(base), place) if base is not None else None
     index = numbers.value(address.index, place) if address.index is not None else None

@@ -192,9 +192,9 @@ def why_text(why: Why) -> list[str]:
     words = Words(why.legend, why.names)
     words.share(list(_shown(why).values()))
     lines = [_access_line(why)]
+    lines += _doubt_lines(why)
     if why.stack is not None and not why.has_index:
         return [*lines, why.stack.text]
-    lines += _doubt_lines(why)
     if why.address.space == "descriptor":
         lines += _tile_lines(why, words)
     else:
@@ -328,7 +328,7 @@ def _launch_lines(why: Why, words: Words) -> list[str]:
             if held:
                 value = int.from_bytes(held, "little")
                 pointer = why.address.base is not None and a is why.address.base.value
-                shown = f"{value:#x}" if pointer else number(signed(value, 8 * len(held)))
+                shown = f"{value:#x}" if pointer else _number(why, a, value, 8 * len(held))
                 found.append(f"{words.atom(a)} = {shown}")
     known = ", ".join(found)
     return [f"its threads are not known; the launch of this kernel that the core lists has {known}"] if found else []
@@ -385,7 +385,7 @@ def _index_lines(why: Why, words: Words) -> list[str]:
     leaves = [(a, value) for a, value in values_of_leaves(why) if value is not None]
     said = WEAK if why.is_weak and len(leaves) == 1 else ""  # of the address, which rests on this value
     known = [
-        f"{words.atom(a)} = {number(signed(value, 32 if a.bits == 32 else 64))}{_mark(why, a).removesuffix(said)}"
+        f"{words.atom(a)} = {_number(why, a, value, 32 if a.bits == 32 else 64)}{_mark(why, a).removesuffix(said)}"
         for a, value in leaves
     ]
     lines += [f"with {', '.join(known)}"] if known else []
@@ -397,6 +397,11 @@ def _index_words(address: Address, value: int) -> str:
     """Return an index in words: the element that the source subscripts, else how far from the pointer it is."""
     name, element = element_of(address, value)
     return f"{name} is {element}"
+
+
+def _number(why: Why, a: Atom, value: int, bits: int) -> str:
+    """Return the value of a leaf, with a sign where its type has one or is not known."""
+    return number(value if why.legend.is_unsigned(a) else signed(value, bits))
 
 
 def _mark(why: Why, a: Atom) -> str:
