@@ -18,8 +18,9 @@ from gpucore.explain.equations import Equations
 from gpucore.explain.evaluate import LEAVES, Known, Traced, Unknown, Values, solve, value_or_none
 from gpucore.sass import Register
 
-How = Literal["read", "computed", "solved", "one register"]
-"""In a register or in the core; from values that were; from equations; by one register that nothing else confirms."""
+How = Literal["read", "computed", "solved", "one register", "parameters"]
+"""In a register or in the core; from values that were; from equations; by one register that nothing else confirms; by
+the parameters that the core has, where no register still confirms them."""
 
 Reason = Literal["alike", "bad", "alone", "farthest", "likeliest", "unknown"]
 """All threads were bad alike; its address cannot be one; all others are good; it must be the farthest from its pointer;
@@ -43,6 +44,7 @@ _Loaded: TypeAlias = tuple[int, int, list[_Key], _Key | None]
 _MOST_ROUNDS: Final = 6
 _LEAST_AGREEMENT: Final = 30  # registers, before one is called wrong
 _MOST_LENDERS: Final = 4
+_LEAST_STATES: Final = 2  # threads whose registers are asked for what all threads share
 SHARED_WINDOW: Final = (1 << 24) - 1
 """Of an address in shared memory the part that is the place in the block's own."""
 _OF_CLUSTER: Final = atom("special", "CgaCtaId")
@@ -248,6 +250,9 @@ class Numbers:
         held = self._value_of(r, state.lane)
         if r[0] != "R" or p is None or held is None or again.agree < _LEAST_AGREEMENT:
             return None
+        place = self._states.index(state)
+        if again._certain(p, place) is None or again._needed_for(p, place):
+            return None  # where one other register says what it should have, either may be the wrong one
         expected, others = None, 0
         for one in again._states:
             try:
@@ -380,6 +385,8 @@ class Numbers:
         state = self._states[lane]
         if lane == self.chosen and self.by_one_register(p):
             return "one register"
+        if self.rests_on_parameters(p, lane):
+            return "parameters"
         a = p.single
         known = state.how.get(a) or self._shared_how.get(a) if a is not None else None
         if known is not None:
@@ -401,8 +408,12 @@ class Numbers:
             return self.value(p) is not None
         return not self._is_confirmed(p, self.chosen)
 
+    def rests_on_parameters(self, p: Poly, lane: int) -> bool:
+        """Say whether a value depends on parameters that no register confirms: a core has them once."""
+        return self._certain(p, lane) is not None and bool(self._needed_for(p, lane) & self._of_parameters)
+
     def _is_confirmed(self, p: Poly, lane: int) -> bool:
-        needed = self._needed_for(p, lane)
+        needed = self._needed_for(p, lane) & ~self._of_parameters
         likely = self._with_what_is_likely if needed else None
         if likely is not None and likely._certain(p, lane) == self._certain(p, lane):
             needed &= likely._needed_for(p, lane)
@@ -834,9 +845,10 @@ class Numbers:
         """For each known value the registers without any one of which it does not follow.
 
         Each way to solve a value needs its own registers and what the other values in its equation need. Of all ways
-        together only what each of them needs is left.
+        together only what each of them needs is left. A parameter that the core has counts as a register.
         """
         found: dict[_Key, int] = {(None, a): 0 for a in self._given}
+        found |= {(None, a): self._bit_of(_carrier_of(a)) for a in self._parameters}
         found |= {(k, a): 0 for k, state in enumerate(self._states) for a in state.given}
         ways, changed = self._ways(), True
         while changed:
@@ -849,14 +861,38 @@ class Numbers:
                         found[key], changed = before & needed, True
         return found
 
+    @cached_property
+    def _parameters(self) -> frozenset[Atom]:
+        """The parameters that the core has and that bear on the address, or on what registers hold."""
+        if self.snapshot.parameters is None:
+            return frozenset()
+        polys = [
+            self.address.formula,
+            *self.address.coordinates,
+            *(p for state in self._states[:_LEAST_STATES] for _, p, _ in state.held),
+        ]
+        for a in self._equations.loads_behind:
+            source = self._equations.source(int(str(a.args[0])))
+            polys += [source[0]] if source is not None else []
+        atoms = {a for p in polys for a in self._equations.contents_of(p)}
+        return frozenset(a for a in atoms if a.kind == "bank" and a in self._given)
+
+    @cached_property
+    def _of_parameters(self) -> int:
+        found = 0
+        for a in self._parameters:
+            found |= self._bit_of(_carrier_of(a))
+        return found
+
     def _ways(self) -> list[_Way]:
         """Return the ways in which values follow from registers and from other values."""
         found: list[_Way] = []
         for k, state in enumerate(self._states):
             known = self._known_of(state)
             equations: dict[tuple[Atom, ...], list[tuple[tuple[Resource, ...], Poly, int]]] = {}
+            parameters = self._parameters if k < _LEAST_STATES else frozenset()
             for held in self._held(state):
-                for wanted in self._to_solve(held[1], known, state):
+                for wanted in self._to_solve(held[1], known, state, parameters):
                     equations.setdefault(wanted, []).append(held)
             for wanted, several in equations.items():
                 values = Traced(known, wanted)
@@ -884,12 +920,19 @@ class Numbers:
             found += [([(None, a)], bit, []) for a in other._shared if a.kind == "bank" and a not in self._given]
         return found + (self._ways_of_lent() if self._likely else [])
 
-    def _to_solve(self, p: Poly, known: Mapping[Atom, int], state: _State) -> list[tuple[Atom, ...]]:
-        """Return the values that an equation may tell and the core itself does not: words, and both words of a pair."""
+    def _to_solve(
+        self, p: Poly, known: Mapping[Atom, int], state: _State, parameters: Collection[Atom]
+    ) -> list[tuple[Atom, ...]]:
+        """Return the values that an equation may tell and the core itself does not: words, and both words of a pair.
+
+        Those of `parameters` are told by the core, and wanted from an equation too.
+        """
         found: list[tuple[Atom, ...]] = []
         for a in self._equations.contents_of(p):
             words = tuple(x for x in a.args if isinstance(x, Atom)) if a.kind == "wide" else (a,)
-            if all(x in known for x in words) and not all(x in self._given or x in state.given for x in words):
+            if all(x in known for x in words) and not all(
+                (x in self._given and x not in parameters) or x in state.given for x in words
+            ):
                 found.append(words)
         return found
 
@@ -1024,6 +1067,13 @@ def _last_stored(stores: list[tuple[Poly, list[Poly]]], word: int, values: Value
                 return None
             found = words[distance // 4]
     return None if found is None else value_or_none(found, values)
+
+
+def _carrier_of(a: Atom) -> Carrier:
+    """Return the word of the parameters that holds a leaf."""
+    at = a.args[1]
+    assert isinstance(at, int)
+    return None, ("parameter", at // 4)
 
 
 def _header_of(a: Atom) -> int:

@@ -208,7 +208,7 @@ def why_text(why: Why) -> list[str]:
         lines.append(f"{len(loops) - _MOST_LOOP_LINES} more variables of loops are in the JSON alone")
     lines += [j.text.removesuffix(WEAK) if why.is_weak else j.text for j in why.judgements]
     lines = words.with_parts(lines, _guard_lines(why, words))
-    return lines + (_lines_of_numbers(why) if why.numbers is not None else [])
+    return lines + (_lines_of_numbers(why, words) if why.numbers is not None else [])
 
 
 def _tile_lines(why: Why, words: Words) -> list[str]:
@@ -249,7 +249,16 @@ def _triple(at: tuple[int, int, int]) -> str:
     return f"({at[0]},{at[1]},{at[2]})"
 
 
-def _lines_of_numbers(why: Why) -> list[str]:
+def _parameter_lines(why: Why, words: Words) -> list[str]:
+    """Return which arguments have a value by the core's parameters alone."""
+    base = why.address.base
+    leaves = [*([base.value] if base is not None else []), *(a for a, _ in values_of_leaves(why))]
+    names = [words.atom(a) for a in dict.fromkeys(leaves) if why.how(of(a)) == "parameters"]
+    verb = "are" if len(names) > 1 else "is"
+    return [f"only the core's parameters say what {', '.join(names)} {verb}: no register confirms it"] if names else []
+
+
+def _lines_of_numbers(why: Why, words: Words) -> list[str]:
     numbers = why.numbers
     assert numbers is not None
     lines = []
@@ -268,6 +277,7 @@ def _lines_of_numbers(why: Why) -> list[str]:
         ran = "ran" if numbers.sure else "may have run"
         lines.append(f"{len(found)} of {count} threads that {ran} it: {first:#x} to {last:#x}{apart}")
     lines += _choice_lines(why, count)
+    lines += _parameter_lines(why, words)
     if numbers.disagree:
         lines.append(f"{numbers.agree:,} registers agree, {numbers.disagree:,} disagree; so no value is given")
     elif numbers.agree:
