@@ -180,6 +180,7 @@ class Numbers:
         """Whether the thread that is explained is known to have run the access."""
         self._parts: frozenset[Atom] = frozenset()
         self._bits: dict[Carrier, int] = whole._bits if whole else {}
+        self._carriers: dict[tuple[Poly, int], int] = {}
         self._learned: list[Atom] = []
         self._read_core()
         self._given = frozenset(self._shared)
@@ -410,14 +411,21 @@ class Numbers:
 
     def rests_on_parameters(self, p: Poly, lane: int) -> bool:
         """Say whether a value depends on parameters that no register confirms: a core has them once."""
-        return self._certain(p, lane) is not None and bool(self._needed_for(p, lane) & self._of_parameters)
+        return self._certain(p, lane) is not None and bool(self._carriers_of(p, lane) & self._of_parameters)
 
     def _is_confirmed(self, p: Poly, lane: int) -> bool:
-        needed = self._needed_for(p, lane) & ~self._of_parameters
-        likely = self._with_what_is_likely if needed else None
-        if likely is not None and likely._certain(p, lane) == self._certain(p, lane):
-            needed &= likely._needed_for(p, lane)
-        return not needed
+        return not self._carriers_of(p, lane) & ~self._of_parameters
+
+    def _carriers_of(self, p: Poly, lane: int) -> int:
+        """Return the registers and parameters, as bits, without any one of which a value does not follow."""
+        needed = self._carriers.get((p, lane))
+        if needed is None:
+            needed = self._needed_for(p, lane)
+            likely = self._with_what_is_likely if needed & ~self._of_parameters else None
+            if likely is not None and likely._certain(p, lane) == self._certain(p, lane):
+                needed &= likely._needed_for(p, lane)
+            self._carriers[p, lane] = needed
+        return needed
 
     def _carrier(self, r: Resource, lane: Lane) -> Carrier:
         return (None if r[0] in {"UR", "shared"} else lane.number, r)
@@ -432,6 +440,13 @@ class Numbers:
                 if value is not None and self._is_confirmed(self.address.formula, k)
             ]
         return self._addresses
+
+    @property
+    def how_addresses(self) -> How:
+        """How the addresses of the threads are known."""
+        formula = self.address.formula
+        alone = any(self.rests_on_parameters(formula, place) for place in self.accessing())
+        return "parameters" if alone else "computed"
 
     def held_address(self) -> int | None:
         """Return the address in the registers of the thread that is explained, where they still hold it."""

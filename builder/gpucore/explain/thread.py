@@ -70,7 +70,8 @@ def _choose(numbers: Numbers, accesses: Sequence[_Access], exception: int | None
     ran = whole and numbers.sure
     bad = [one for one in accesses if one.kind == "bad"]
     possible = [one for one in accesses if one.kind != "good"]
-    if len(possible) == 1 and whole:  # one address was bad, so this thread ran it too
+    if len(possible) == 1 and whole:
+        numbers.sure = True  # one address was bad, so this thread ran the access
         return possible[0].place, Choice(True, 1, "bad" if bad else "alone", 1)
     if bad:
         reason: Reason = "alike" if len(bad) == count else "bad"

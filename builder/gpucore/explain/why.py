@@ -241,7 +241,7 @@ def _access_line(why: Why) -> str:
     thread, block = numbers.lane.thread, numbers.snapshot.block
     value = why.value_of_address
     at = f" at {value:#x}{WEAK if why.is_weak else ''}" if value is not None else ""
-    ran = "" if numbers.sure or numbers.choice.certain else ", if it ran this,"
+    ran = "" if numbers.sure else ", if it ran this,"
     return f"thread {_triple(thread)} of block {_triple(block)}{ran} {_VERBS[address.direction][1]} {access}{at}"
 
 
@@ -250,12 +250,11 @@ def _triple(at: tuple[int, int, int]) -> str:
 
 
 def _parameter_lines(why: Why, words: Words) -> list[str]:
-    """Return which arguments have a value by the core's parameters alone."""
+    """Return which values rest on parameters of the core that no register confirms."""
     base = why.address.base
     leaves = [*([base.value] if base is not None else []), *(a for a, _ in values_of_leaves(why))]
     names = [words.atom(a) for a in dict.fromkeys(leaves) if why.how(of(a)) == "parameters"]
-    verb = "are" if len(names) > 1 else "is"
-    return [f"only the core's parameters say what {', '.join(names)} {verb}: no register confirms it"] if names else []
+    return [f"by the core's parameters alone: {', '.join(names)}"] if names else []
 
 
 def _lines_of_numbers(why: Why, words: Words) -> list[str]:
@@ -646,6 +645,7 @@ def _lanes_json(why: Why) -> Json | None:
         "last": max(values, default=None),
         "stride": next(iter(steps)) if len(steps) == 1 else None,
         "addresses": [{"lane": lane.number, "thread": list(lane.thread), "value": value} for lane, value in found],
+        "how_known": why.numbers.how_addresses if found else None,
     }
 
 

@@ -24,10 +24,12 @@ from gpucore.explain.barrier import Held, held_at
 from gpucore.explain.code import Code, Routine
 from gpucore.explain.equations import Equations
 from gpucore.explain.evaluate import Unknown, Values
-from gpucore.explain.fault import choose_thread, explain_fault
-from gpucore.explain.notation import Legend
+from gpucore.explain.fault import explain_fault
+from gpucore.explain.judgement import Judgement, judge_numbers
+from gpucore.explain.notation import Legend, Words
 from gpucore.explain.numbers import Lane, Numbers, Snapshot
 from gpucore.explain.slice import Slice
+from gpucore.explain.thread import choose_thread
 from gpucore.sass import WORD, Immediate, Instruction, Memory, Register, RegisterOperand, decode, read_listings
 from gpucore.sass.model import Known
 from tests.builders.core_builder import (
@@ -425,13 +427,21 @@ def with_numbers(why: Why, held: Snapshot) -> Why:
     return Why(why.address, why.legend, why.names, Numbers(why.address, held))
 
 
+def judged(why: Why) -> list[Judgement]:
+    assert why.numbers is not None
+    if why.numbers.disagree:
+        return []
+    return judge_numbers(why.address, why.numbers, Words(why.legend, why.names), why.index_as_fact)
+
+
 def test_a_table_that_holds_minus_one_is_named_with_its_index() -> None:
     why, held = gathered()
     text = "\n".join(why_text(with_numbers(why, held)))
     assert_golden("explain/gather-numbers.txt", text + "\n")
     document = why_json(with_numbers(why, held))
     assert document["value"] == 0x7F1260000000 + 4 * (7 - 4096)
-    assert document["judgement"][0]["kind"] == "placeholder"  # type: ignore[index]
+    kinds = [one["kind"] for one in document["judgement"]]  # type: ignore[attr-defined]
+    assert kinds == ["negative index", "not compared"]  # -1 is not all of the index
 
 
 def test_the_thread_whose_address_is_bad_is_explained_where_its_whole_warp_failed() -> None:
@@ -441,11 +451,11 @@ def test_the_thread_whose_address_is_bad_is_explained_where_its_whole_warp_faile
     mixed = with_numbers(why, Snapshot(BLOCK, lanes, (), SPECIAL))
     assert mixed.numbers is not None
     assert mixed.numbers.disagree == 0
-    assert not mixed.numbers_judged()
-    choose_thread(mixed, mixed.numbers)
+    assert not judged(mixed)
+    choose_thread(mixed.numbers)
     assert mixed.numbers.lane is not None
     assert mixed.numbers.lane.thread == (9, 0, 0)
-    assert [j.kind for j in mixed.numbers_judged()] == ["negative index"]
+    assert [j.kind for j in judged(mixed)] == ["negative index"]
 
 
 def warp_of_two_turns(far: int) -> bytes:
@@ -483,8 +493,10 @@ def test_of_a_warp_that_is_marked_as_a_whole_the_thread_is_explained_that_is_far
     assert why.numbers is not None
     assert why.numbers.lane is not None
     assert why.numbers.lane.thread == thread
-    said = "all 32 are marked: this one, the farthest from its pointer, is out of bounds if any is"
-    assert (said in why_text(why)) is (thread != (0, 0, 0))
+    assert why.numbers.choice.certain
+    far_away = "of 32 threads this one is the farthest from the pointer, so it is out of bounds"
+    alike = "the addresses of all 32 threads are bad alike"
+    assert (far_away in why_text(why), alike in why_text(why)) == (thread != (0, 0, 0), thread == (0, 0, 0))
 
 
 STORE, MEET = 0x200, 0x210  # of branch.cu: the store, and where its branch meets those who passed it by
@@ -720,12 +732,14 @@ def test_a_flipped_register_gives_fewer_words_and_no_other_answer(lane: int, reg
 def facts(why: Why) -> list[object]:
     """Return everything that an answer says as a fact."""
     document = why_json(why)
-    found: list[object] = [document["value"] if document["value_how_known"] != "one register" else None]
+    weak = ("one register", "parameters")
+    found: list[object] = [document["value"] if document["value_how_known"] not in weak else None]
     parts = (document["base"], document["index"], *document["loads"])  # type: ignore[misc]
-    found += [part["value"] if part and part["how_known"] != "one register" else None for part in parts]
+    found += [part["value"] if part and part["how_known"] not in weak else None for part in parts]
     lanes = document["lanes"]
     assert isinstance(lanes, dict)
-    return [*found, *(one["value"] for one in lanes["addresses"]), *map(str, why.numbers_judged())]
+    addresses = (one["value"] for one in lanes["addresses"]) if lanes["how_known"] not in weak else ()
+    return [*found, *addresses, *map(str, judged(why))]
 
 
 @pytest.mark.parametrize("count", [1, 2, 32])
@@ -886,7 +900,7 @@ def test_a_value_that_one_register_alone_carries_is_marked() -> None:
     alone = with_numbers(why, replace(held, lanes=held.lanes[:1]))
     assert why_json(alone)["value_how_known"] == "one register"
     assert "row = -1 (by one register alone)" in "\n".join(why_text(alone))
-    assert not alone.numbers_judged()
+    assert not judged(alone)
 
 
 def stored(turn: int, later: int = 1, why: Why | None = None) -> tuple[Why, Snapshot]:

@@ -183,19 +183,20 @@ def check(
         return claims
 
     def fact(what: str, said: object, true: object, how: str | None = None) -> bool:
-        weak = how == "one register"  # said to be no fact
+        weak = how in ("one register", "parameters")  # said to be no fact
         if said is None or (weak and (not whole or true is None)):
             return False
         claims.said += not weak
         if said != true:
-            claims.lies.append(f"{what} is said to be {said}{' by one register' if weak else ''}, it is {true}")
+            claims.lies.append(f"{what} is said to be {said}{f' by {how}' if weak else ''}, it is {true}")
         return said == true
 
     value_how = answer["value_how_known"]
     claims.value = fact("the address", answer["value"], lane.address, value_how) and value_how != "one register"
+    lanes_how = (answer["lanes"] or {}).get("how_known")
     by_thread = {one.thread.thread: one.address for one in planted.stopped.lanes}
     for one in (answer["lanes"] or {}).get("addresses", ()):
-        fact(f"the address of {one['thread']}", one["value"], by_thread.get(tuple(one["thread"])))
+        fact(f"the address of {one['thread']}", one["value"], by_thread.get(tuple(one["thread"])), lanes_how)
     evaluate = _truth(planted, answer, machine, lane)
     base = answer["base"]
     if base is not None:
