@@ -252,8 +252,9 @@ class Numbers:
         if r[0] != "R" or p is None or held is None or again.agree < _LEAST_AGREEMENT:
             return None
         place = self._states.index(state)
-        if again._certain(p, place) is None or again._needed_for(p, place):
-            return None  # where one other register says what it should have, either may be the wrong one
+        own = sum(1 << bit for (lane, _), bit in again._bits.items() if lane == state.lane.number)
+        if again._certain(p, place) is None or again._needed_for(p, place) & own:
+            return None  # where one other register of the thread says what it should have, either may be wrong
         expected, others = None, 0
         for one in again._states:
             try:
@@ -319,6 +320,10 @@ class Numbers:
             return None
         taken = [a for a in bases if not {a, *a.args}.isdisjoint(values.met)]
         return taken[0] if len(taken) == 1 else None
+
+    def thread_of(self, place: int) -> tuple[int, int, int]:
+        """Return which thread of the block is at a place."""
+        return self._states[place].lane.thread
 
     def registers_of(self, place: int) -> Sequence[int]:
         """Return the general registers of a thread."""

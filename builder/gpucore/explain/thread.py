@@ -60,6 +60,11 @@ def choose_thread(numbers: Numbers, exception: int | None = None, holds: Holds |
     places = numbers.accessing()
     if not places:
         return
+    wrong = numbers.suspect.thread if numbers.suspect is not None else None
+    if wrong is not None:
+        numbers.chosen = next(place for place in places if numbers.thread_of(place) == wrong)
+        numbers.choice = Choice(False, len(places), "likeliest")
+        return
     accesses = [_judged(numbers, _access(numbers, place), exception, holds) for place in places]
     numbers.chosen, numbers.choice = _choose(numbers, accesses, exception)
 
