@@ -71,7 +71,7 @@ def choose_thread(numbers: Numbers, exception: int | None = None, holds: Holds |
 
 def _choose(numbers: Numbers, accesses: Sequence[_Access], exception: int | None) -> tuple[int, Choice]:
     count, first, width = len(accesses), accesses[0], numbers.address.width
-    whole = numbers.is_whole and not numbers.disagree
+    whole = numbers.is_whole and (count == 1 or not numbers.disagree)
     ran = whole and numbers.sure
     bad = [one for one in accesses if one.kind == "bad"]
     possible = [one for one in accesses if one.kind != "good"]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucore.explain.algebra import Atom, Poly, join, leaf, of
+from gpucore.explain.algebra import Atom, Poly, join, leaf, of, sx
 from gpucore.explain.judgement import _exact, _is_multiple, judge_numbers
 from gpucore.explain.notation import Legend, Words
 from gpucore.explain.numbers import Numbers
-from gpucore.explain.operations import signed, sx
+from gpucore.explain.operations import signed
 from gpucore.explain.program import Argument
 from tests.gpucore.explain.test_answers import gathered, the_access
 

@@ -140,5 +140,5 @@ def test_no_flipped_bit_of_a_parameter_makes_a_fact(bit: int) -> None:
         assert numbers.how(of(base.value)) == "parameters"
         said = why_text(replace(why, numbers=numbers))
         assert any(line.startswith("by the core's parameters alone: ") for line in said)
-    whole = Numbers(why.address, replace(held, parameters=GIVEN))
-    assert whole.how(of(base.value)) in {"read", "computed", "solved"}  # registers have it too
+        whole = Numbers(why.address, replace(held, parameters=GIVEN))
+        assert whole.how(of(base.value)) in ("read", "computed", "solved")  # registers have it too
