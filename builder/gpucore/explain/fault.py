@@ -40,8 +40,10 @@ _MOST_WARPS: Final = 4  # that are asked besides the one of the fault
 _FULL_STACK: Final = frozenset({2, 3, 5, 9, 35})  # exceptions that a full stack may raise
 
 
-def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs: Programs) -> Why | None:
-    """Return why the address of a fault was what it was.
+def explain_fault(
+    core: GpuCore, sections: CoreSections, fault: Fault, programs: Programs, mapped: Holds | None = None
+) -> Why | None:
+    """Return why the address of a fault was what it was; `mapped` says what a map of the program's memory has.
 
     None where the faulting instruction is not known exactly, accesses no memory, or cannot be disassembled. Without
     the registers of its threads, and with any doubt about what ran, the answer is the formula alone.
@@ -66,7 +68,7 @@ def explain_fault(core: GpuCore, sections: CoreSections, fault: Fault, programs:
     snapshot = take_snapshot(core, sections, fault.scope, fault.first, fault.grid, why.address)
     others = _other_warps(core, sections, fault.first, fault.grid, why.address)
     numbers = Numbers(why.address, replace(snapshot, others=others))
-    choose_thread(numbers, fault.exception.code, _held_by(sections))
+    choose_thread(numbers, fault.exception.code, _held_by(sections), mapped)
     return replace(why, numbers=numbers)
 
 

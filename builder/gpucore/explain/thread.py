@@ -52,10 +52,13 @@ def alignment(width: int) -> int:
     return min(width, 16) if width & (width - 1) == 0 else 1
 
 
-def choose_thread(numbers: Numbers, exception: int | None = None, holds: Holds | None = None) -> None:
+def choose_thread(
+    numbers: Numbers, exception: int | None = None, holds: Holds | None = None, mapped: Holds | None = None
+) -> None:
     """Choose the thread to explain, and say how sure that choice is.
 
-    `exception` is the code of what was raised, `holds` asks the core's own global memory.
+    `exception` is the code of what was raised, `holds` asks the core's own global memory. `mapped` asks a map that may
+    be of another moment: it tells what is likely and makes nothing certain.
     """
     places = numbers.accessing()
     if not places:
@@ -67,6 +70,14 @@ def choose_thread(numbers: Numbers, exception: int | None = None, holds: Holds |
         return
     accesses = [_judged(numbers, _access(numbers, place), exception, holds) for place in places]
     numbers.chosen, numbers.choice = _choose(numbers, accesses, exception)
+    if not numbers.choice.certain and mapped is not None and exception not in MISALIGNED:
+        width = numbers.address.width
+        possible = [one for one in accesses if one.kind != "good"]
+        outside = [one for one in possible if one.address is not None and not mapped(one.address, width)]
+        if outside and len(outside) < len(possible):
+            likeliest = _farthest(outside)[0]
+            numbers.chosen = outside[0].place if likeliest is None else likeliest
+            numbers.choice = replace(numbers.choice, reason="likeliest")
 
 
 def _choose(numbers: Numbers, accesses: Sequence[_Access], exception: int | None) -> tuple[int, Choice]:

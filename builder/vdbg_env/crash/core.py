@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice, zip_longest
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
@@ -203,14 +204,18 @@ def explained(
             told, warp_groups=tuple(group for group, _ in found), waits=tuple(wait for _, wait in found),
             notes=(*told.notes, *explainer.notes),
         )  # fmt: skip
-    addresses = tuple(explainer.fault(read.core, sections, fault) for fault in read.faults[:_MOST_EXPLAINED])
+    known = _Maps(core, sections, maps)
+    addresses = tuple(
+        explainer.fault(read.core, sections, fault, known.have) for fault in read.faults[:_MOST_EXPLAINED]
+    )
     if any(addresses):
-        from vdbg_env.crash.memory_files import maps_of, of_process, with_memory, with_owner
+        from vdbg_env.crash.memory_files import with_memory, with_owner
 
-        known = maps_of(core, sections) if maps is None else of_process(maps, core)
         addresses = tuple(
             address
-            and with_owner(with_memory(address, sections), known, at=_time_of(read), unmapped=fault.exception.unmapped)
+            and with_owner(
+                with_memory(address, sections), known.maps, at=_time_of(read), unmapped=fault.exception.unmapped
+            )
             for fault, address in zip(read.faults, addresses, strict=False)
         )
     rest = (None,) * (len(read.faults) - len(addresses))
@@ -220,6 +225,29 @@ def explained(
         for fault, address in zip_longest(read.faults, addresses)
     )
     return replace(told, faults=faults, addresses=(*addresses, *rest), notes=(*told.notes, *explainer.notes, *left_out))
+
+
+class _Maps:
+    """The memory maps of a core, read when one is asked."""
+
+    def __init__(self, core: str, sections: CoreSections, maps: Sequence[MemoryMap] | None) -> None:
+        self._core, self._sections, self._given = core, sections, maps
+
+    @cached_property
+    def maps(self) -> tuple[MemoryMap, ...]:
+        """Those that were given, else those next to the core."""
+        from vdbg_env.crash.memory_files import maps_of, of_process
+
+        return maps_of(self._core, self._sections) if self._given is None else of_process(self._given, self._core)
+
+    def have(self, address: int, width: int) -> bool:
+        """Say whether one of them has memory at an address, in use or not, and for so many bytes."""
+        return any(
+            region.end >= address + width
+            for known in self.maps
+            for places in (known.names, known.memory)
+            for region in places.holding(address)
+        )
 
 
 def _lacks_arguments(read: DecodedCore, sections: CoreSections) -> bool:

@@ -200,12 +200,17 @@ class Explainer:
         """Why an address could not be explained, each reason once."""
         return tuple(self._notes)
 
-    def fault(self, core: GpuCore, sections: CoreSections, fault: Fault) -> AddressWhy | None:
-        """Explain the address of a fault of a core; None where the fault is not that of a known access."""
+    def fault(
+        self, core: GpuCore, sections: CoreSections, fault: Fault, mapped: Callable[[int, int], bool] | None = None
+    ) -> AddressWhy | None:
+        """Explain the address of a fault of a core; None where the fault is not that of a known access.
+
+        `mapped` says whether the program had memory at an address, and so many bytes of it, as far as is known.
+        """
         from gpucore.explain import explain_fault
 
         noted = len(self._notes)
-        answer = self._told(lambda programs: explain_fault(core, sections, fault, programs))
+        answer = self._told(lambda programs: explain_fault(core, sections, fault, programs, mapped))
         if answer is None and len(self._notes) == noted and fault.exception.code in _OF_ADDRESSES:
             self._note(self._silence(core, fault), None)
         return answer

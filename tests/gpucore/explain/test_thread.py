@@ -22,7 +22,7 @@ GIVEN = struct.pack("<8I", 0x1000, 0x7F20, BASE & 0xFFFFFFFF, BASE >> 32, 0x40, 
 
 def asked(
     turns: Mapping[int, int], exception: int = ILLEGAL, *, width: int = 4, others_left: bool = False,
-    holds: Callable[[int, int], bool] | None = None,
+    holds: Callable[[int, int], bool] | None = None, mapped: Callable[[int, int], bool] | None = None,
 ) -> Why:  # fmt: skip
     """Explain a warp that gathers from `in`: thread k reads element turns[k], all others one in its first page."""
     why, usual = gathered(0, IN_PAGE)
@@ -31,7 +31,7 @@ def asked(
     why = replace(why, address=replace(why.address, width=width))
     numbers = Numbers(why.address, replace(usual, lanes=lanes, others_left=others_left, parameters=GIVEN))
     assert numbers.disagree == 0
-    choose_thread(numbers, exception, holds)
+    choose_thread(numbers, exception, holds, mapped)
     return replace(why, numbers=numbers)
 
 
@@ -80,6 +80,13 @@ def test_memory_that_the_core_has_was_mapped() -> None:
     whole = {14: -5000, 20: 900_000}
     held = asked(whole, holds=lambda at, size: BASE <= at < BASE + (8 << 20))
     assert choice_of(held) == (14, Choice(True, 1, "alone", 1))
+
+
+def test_a_map_of_another_moment_says_which_thread_is_the_likeliest() -> None:
+    first = asked({14: -5000, 20: 900_000}, mapped=lambda at, size: at < BASE)  # what is before the pointer is there
+    assert choice_of(first) == (20, Choice(False, 2, "likeliest"))
+    stale = asked({14: -5000, 20: 900_000}, mapped=lambda at, size: True)  # it contradicts the exception
+    assert choice_of(stale) == (14, Choice(False, 2, "likeliest"))
 
 
 def test_an_address_that_cannot_be_one_is_bad_whatever_the_others_are() -> None:
