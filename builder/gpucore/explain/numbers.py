@@ -289,19 +289,19 @@ class Numbers:
 
         Threads that stand behind it, and no branch between, are still together.
         """
-        code, n = self._code, self.address.instruction
+        code, n, places = self._code, self.address.instruction, self.accessing()
+        others = [state for k, state in enumerate(self._states) if k not in places and state.lane.failed]
+        if any(self._ran(state) is not False for state in others):
+            return False
         straight, b = [code.block_of(n)], code.block_of(n)
         while len(code.after[b]) == 1 and code.after[b][0] not in straight:
             b = code.after[b][0]
             straight.append(b)
-        behind = [self._states[k].lane.at for k in self.accessing()]
-        if all(
+        behind = [self._states[k].lane.at for k in places]
+        return not self.snapshot.others_left or all(
             at is not None and code.block_of(at) in straight and (at >= n or code.block_of(at) != straight[0])
             for at in behind
-        ):
-            return True
-        others = [state for k, state in enumerate(self._states) if k not in self.accessing()]
-        return not self.snapshot.others_left and all(self._ran(state) is False for state in others)
+        )
 
     def address_of(self, place: int) -> int | None:
         """Return the address that a thread accessed, by its place in the warp, however it is known."""

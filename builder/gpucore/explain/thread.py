@@ -68,7 +68,10 @@ def choose_thread(
         numbers.chosen = next(place for place in places if numbers.thread_of(place) == wrong)
         numbers.choice = Choice(False, len(places), "likeliest")
         return
-    accesses = [_judged(numbers, _access(numbers, place), exception, holds) for place in places]
+    found = [_access(numbers, place) for place in places]
+    # Of pointers that differ by thread each may be the bad one.
+    shared = len({one.pointer for one in found}) == 1
+    accesses = [_judged(numbers, one, exception, holds, shared) for one in found]
     numbers.chosen, numbers.choice = _choose(numbers, accesses, exception)
     if not numbers.choice.certain and mapped is not None and exception not in MISALIGNED:
         width = numbers.address.width
@@ -164,8 +167,8 @@ def _is_argument(base: Atom) -> bool:
     return isinstance(low, Atom) and low.kind == "bank"
 
 
-def _judged(numbers: Numbers, one: _Access, exception: int | None, holds: Holds | None) -> _Access:
-    """Return an access with what its own address says of it."""
+def _judged(numbers: Numbers, one: _Access, exception: int | None, holds: Holds | None, shared: bool) -> _Access:
+    """Return an access with what its own address says of it; `shared` says whether all have one pointer."""
     address, width = numbers.address, numbers.address.width
     if exception in MISALIGNED:
         if one.address is None:
@@ -178,7 +181,7 @@ def _judged(numbers: Numbers, one: _Access, exception: int | None, holds: Holds 
         return replace(one, kind="bad" if one.distance + width > size else "good")
     if address.space == "local":
         return replace(one, kind=_of_stack(numbers, one, width))
-    return replace(one, kind=_of_global(one, width, holds))
+    return replace(one, kind=_of_global(one, width, holds, shared))
 
 
 def _of_stack(numbers: Numbers, one: _Access, width: int) -> Literal["bad", "good", "possible"]:
@@ -188,7 +191,7 @@ def _of_stack(numbers: Numbers, one: _Access, width: int) -> Literal["bad", "goo
     return "good" if local[0] <= one.address and one.address + width <= local[0] + len(local[1]) else "bad"
 
 
-def _of_global(one: _Access, width: int, holds: Holds | None) -> Literal["bad", "good", "possible"]:
+def _of_global(one: _Access, width: int, holds: Holds | None, shared: bool) -> Literal["bad", "good", "possible"]:
     at, pointer = one.address, one.pointer
     for value, end in ((at, width), (pointer, 1)):
         if value is not None and (value < FIRST_ADDRESS or value + end > ADDRESSES):
@@ -199,4 +202,4 @@ def _of_global(one: _Access, width: int, holds: Holds | None) -> Literal["bad", 
         return "possible"
     if holds is not None and holds(at, width):
         return "good"
-    return "good" if pointer is not None and _page(at, width) == pointer // _PAGE else "possible"
+    return "good" if shared and pointer is not None and _page(at, width) == pointer // _PAGE else "possible"

@@ -98,6 +98,21 @@ def test_an_address_that_cannot_be_one_is_bad_whatever_the_others_are() -> None:
     assert choice_of(replace(why, numbers=null)) == (0, Choice(True, 32, "alike", 32))
 
 
+def test_of_pointers_that_differ_by_thread_each_may_be_the_bad_one() -> None:
+    """One points elsewhere, and its thread stays in the page that it points to."""
+    why, held = gathered(0, IN_PAGE)
+    numbers = Numbers(why.address, replace(held, parameters=GIVEN))
+    accesses = {4: 0x7F9900000000}
+
+    def pointer(place: int) -> int:
+        return accesses.get(place, BASE)
+
+    numbers.value = lambda p, lane=None: 32 if p is why.address.index else pointer(lane or 0)  # type: ignore[method-assign]
+    numbers.address_of = lambda place: pointer(place) + 4 * 32  # type: ignore[method-assign]
+    choose_thread(numbers, ILLEGAL)
+    assert (numbers.chosen, numbers.choice) == (4, Choice(False, 32, "likeliest"))
+
+
 def test_without_registers_no_thread_is_certain_and_nothing_is_likely() -> None:
     why, held = gathered(0, IN_PAGE)
     none = Numbers(why.address, replace(held, lanes=tuple(replace(lane, general=()) for lane in held.lanes)))
