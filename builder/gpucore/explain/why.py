@@ -293,13 +293,13 @@ def _choice_lines(why: Why, count: int) -> list[str]:
     if not choice.certain or count < 2:
         return []
     if choice.reason == "bad":
-        return [f"{choice.bad} of {count} threads had such an address"] if choice.bad > 1 else []
+        return [f"{choice.bad} of {count} threads of the warp had such an address"] if choice.bad > 1 else []
     if choice.reason == "alike":
-        return [f"the addresses of all {count} threads are bad alike"]
+        return [f"the addresses of all {count} threads of the warp are bad alike"]
     if choice.reason == "alone":
-        return [f"the other {count - 1} threads accessed memory that is there"]
+        return [f"the other {count - 1} threads of the warp accessed memory that is there"]
     pointer = {"local": "stack pointer", "shared": "start of shared memory"}.get(space, "pointer")
-    return [f"of {count} threads this one is the farthest from the {pointer}, so it is out of bounds"]
+    return [f"of {count} threads of the warp this one is the farthest from the {pointer}, so it is out of bounds"]
 
 
 def _doubt_lines(why: Why) -> list[str]:
@@ -308,7 +308,7 @@ def _doubt_lines(why: Why) -> list[str]:
         return []
     choice = why.numbers.choice
     likeliest = "; this one is the likeliest" if choice.reason != "unknown" else ", and nothing here tells which"
-    which = f"any of {choice.possible} threads" if choice.possible > 1 else "another thread"
+    which = f"any of {choice.possible} threads of the warp" if choice.possible > 1 else "another thread"
     return [f"not confirmed: {which} may have had the bad address{likeliest}"]
 
 

@@ -494,8 +494,8 @@ def test_of_a_warp_that_is_marked_as_a_whole_the_thread_is_explained_that_is_far
     assert why.numbers.lane is not None
     assert why.numbers.lane.thread == thread
     assert why.numbers.choice.certain
-    far_away = "of 32 threads this one is the farthest from the pointer, so it is out of bounds"
-    alike = "the addresses of all 32 threads are bad alike"
+    far_away = "of 32 threads of the warp this one is the farthest from the pointer, so it is out of bounds"
+    alike = "the addresses of all 32 threads of the warp are bad alike"
     assert (far_away in why_text(why), alike in why_text(why)) == (thread != (0, 0, 0), thread == (0, 0, 0))
 
 

@@ -61,7 +61,10 @@ def test_of_threads_past_their_pointer_the_farthest_is_certain() -> None:
 def test_of_threads_past_and_before_their_pointer_none_is_certain() -> None:
     why = asked({14: -5000, 20: 900_000})
     assert choice_of(why) == (14, Choice(False, 2, "likeliest"))
-    assert "not confirmed: any of 2 threads may have had the bad address; this one is the likeliest" in why_text(why)
+    assert (
+        "not confirmed: any of 2 threads of the warp may have had the bad address; this one is the likeliest"
+        in why_text(why)
+    )
 
 
 def test_threads_of_one_page_are_bad_alike() -> None:

@@ -183,8 +183,21 @@ class Claims:
 
     @property
     def bad(self) -> list[Mapping[str, Any]]:
-        """The threads whose address was bad."""
-        return [one for one in self.truth["lanes"].values() if one["bad"]]
+        """The threads of the warp whose address was bad."""
+        return [one for one in self.warp if one["bad"]]
+
+    @cached_property
+    def warp(self) -> list[Mapping[str, Any]]:
+        """The threads of the warp that the answer is about; a truth may have those of all warps of the block."""
+        lanes = self.address["lanes"]
+        if lanes is None or lanes["thread"] is None:
+            return []
+        wanted = self._rank(lanes["thread"]) // 32
+        return [one for one in self.truth["lanes"].values() if self._rank(one["thread"]) // 32 == wanted]
+
+    def _rank(self, thread: Sequence[int]) -> int:
+        x, y, _ = self.truth["block"]
+        return int(thread[0] + x * (thread[1] + y * thread[2]))
 
     def _parameter(self, number: int, first: int, last: int) -> int:
         data = bytes.fromhex(self.truth["params"][number - 1]["value"])
@@ -219,7 +232,7 @@ class Claims:
             if "out of bounds if any is" in line and not right:
                 self._lie("farthest", line)
             everyone = re.search(r"all (\d+) threads", line)
-            if everyone and (len(self.bad) != int(everyone[1]) or len(self.bad) < len(self.truth["lanes"])):
+            if everyone and (len(self.bad) != int(everyone[1]) or len(self.bad) < len(self.warp)):
                 self._lie("count", f"{line}: {len(self.bad)} were bad")
         if lanes.get("possible") is not None and lanes["possible"] < len(self.bad):
             self._lie("count", f"{lanes['possible']} possible, {len(self.bad)} were bad")
