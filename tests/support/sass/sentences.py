@@ -625,7 +625,7 @@ class RandomLeaves:
         for n, one in enumerate(self.parameters, 1):
             if one.name == plain:
                 return self._number(f"argument {n} {start}")
-        if re.fullmatch(r"(threadIdx|blockIdx|blockDim|gridDim)\.[xyz]|\w*Id\w*|[a-zA-Z]+", name):
+        if re.fullmatch(r"(threadIdx|blockIdx|blockDim|gridDim)\.[xyz]|\w*(?:Id|ID|Cta|MASK|elected)\w*", name):
             return self._number(name)
         raise NotRead(name)
 
