@@ -24,7 +24,7 @@ the parameters that the core has, where no register still confirms them."""
 
 Reason = Literal["alike", "bad", "alone", "farthest", "likeliest", "unknown"]
 """All threads were bad alike; its address cannot be one; all others are good; it must be the farthest from its pointer;
-it is likely; nothing tells."""
+it is likely; nothing shows which."""
 
 Carrier: TypeAlias = tuple[int | None, Resource]
 """A register of a thread, by the thread's number in its warp; None for a uniform register."""
@@ -945,7 +945,7 @@ class Numbers:
     ) -> list[tuple[Atom, ...]]:
         """Return the values that an equation may tell and the core itself does not: words, and both words of a pair.
 
-        Those of `parameters` are told by the core, and wanted from an equation too.
+        Those of `parameters` the core has, and they are wanted from an equation too.
         """
         found: list[tuple[Atom, ...]] = []
         for a in self._equations.contents_of(p):

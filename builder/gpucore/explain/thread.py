@@ -3,8 +3,8 @@
 A thread is named for certain where its address cannot be one, where every other address is good, or where what is out
 of bounds of an array must be the address that is farthest from its pointer. Else its choice says how many may be it.
 
-That holds for an array that is one piece of memory with its pointer inside: whoever is past the pointer and out of
-bounds, the farthest one past it is too, and so before it. Where some are past it and some before it, it may be either.
+An array is one piece of memory with its pointer inside. So where a thread past the pointer is out of bounds, the
+farthest one past it is too, and likewise before it. Where some are past it and some before it, it may be either.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def choose_thread(
     """Choose the thread to explain, and say how sure that choice is.
 
     `exception` is the code of what was raised, `holds` asks the core's own global memory. `mapped` asks a map that may
-    be of another moment: it tells what is likely and makes nothing certain.
+    be of another moment: it shows what is likely and makes nothing certain.
     """
     places = numbers.accessing()
     if not places:

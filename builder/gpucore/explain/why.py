@@ -307,7 +307,7 @@ def _doubt_lines(why: Why) -> list[str]:
     if not why.one_of_many or why.numbers is None:
         return []
     choice = why.numbers.choice
-    likeliest = "; this one is the likeliest" if choice.reason != "unknown" else ", and nothing here tells which"
+    likeliest = "; this one is the likeliest" if choice.reason != "unknown" else ", and nothing shows which"
     which = f"any of {choice.possible} threads of the warp" if choice.possible > 1 else "another thread"
     return [f"not confirmed: {which} may have had the bad address{likeliest}"]
 
