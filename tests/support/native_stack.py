@@ -11,11 +11,11 @@ CHECK = Path(__file__).parents[2] / "runbooks" / "lib" / "checks" / "native_stac
 ARGV = [sys.executable, "-I", "-S", str(CHECK)]
 
 
-def followed(*words: str, path: Path | None = None) -> "subprocess.CompletedProcess[str]":
+def followed(*words: str, path: Path | None = None, limit_s: float = 120) -> "subprocess.CompletedProcess[str]":
     """Follow a command to its end; programs are looked for in `path` first where it is given."""
     env = {"PATH": f"{path}:/usr/bin:/bin"} if path else None
     return subprocess.run(
-        [*ARGV, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False, env=env
+        [*ARGV, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False, env=env
     )
 
 

@@ -18,11 +18,12 @@ import os
 import select
 import signal
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # which -I leaves out
-from native_tasks import exit_status, name_of
-from native_tracer import ASKED, BY_CORE, adopt, follow, none_taken
+from native_tasks import descendants, exit_status, holders, name_of
+from native_tracer import ASKED, BY_CORE, DETACH, SETTLE_S, adopt, follow, none_taken, ptrace
 
 LONGEST_S = 300.0  # for gdb to read the symbols of one process
 
@@ -42,27 +43,51 @@ class Overseer:
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
         with os.fdopen(self._read, "rb", buffering=0) as lines:  # a buffer would hide lines from select(2)
-            while True:
-                ready = select.select([lines, woken], [], [], LONGEST_S if self._crash else None)[0]
+            sources = [lines, woken]
+            # The end of the pipe is not the end of the tracer: what gdb has forked holds it too.
+            while not (ended := os.waitpid(self._tracer, os.WNOHANG))[0]:
+                ready = select.select(sources, [], [], LONGEST_S if self._crash else None)[0]
                 if not ready:
                     slow = f"gdb took longer than {LONGEST_S:.0f} s"
                     os.kill(self._tracer, signal.SIGKILL)
                 if woken in ready:
                     os.read(woken, 64)
-                if lines not in ready:
-                    continue
-                line = lines.readline()
-                if not line:
-                    break
-                first = not self._root
-                self._root, self._status, self._crash = json.loads(line)
-                if first:
-                    self._pass_on()
-        _, status = os.waitpid(self._tracer, 0)
+                if lines in ready and not self._take(lines.readline()):
+                    sources.remove(lines)
+            self._read_rest(lines)
+        status = ended[1]
         if os.WIFEXITED(status) and not self._crash:
             return os.WEXITSTATUS(status)
-        ended = f"was ended by {name_of(os.WTERMSIG(status))}" if os.WIFSIGNALED(status) else "failed"
-        return self._take_over(slow or f"{'gdb' if self._crash else 'the tracer'} {ended}")
+        how = f"was ended by {name_of(os.WTERMSIG(status))}" if os.WIFSIGNALED(status) else "failed"
+        return self._take_over(slow or f"{'gdb' if self._crash else 'the tracer'} {how}")
+
+    def _take(self, line):
+        """Take note of what the tracer wrote; return whether it wrote something."""
+        if line:
+            first = not self._root
+            self._root, self._status, self._crash = json.loads(line)
+            if first:
+                self._pass_on()
+        return bool(line)
+
+    def _read_rest(self, lines):
+        """Read what a tracer that has ended wrote, and kill what it left behind where it had become gdb.
+
+        gdb forks when it starts, to try ptrace(2). Where gdb is killed then, its fork becomes a child of this process,
+        asks to be traced by it, and stops for ever. Of all processes it alone holds the tracer's end of the pipe.
+        """
+        limit = time.monotonic() + SETTLE_S
+        while time.monotonic() < limit:
+            if select.select([lines], [], [], 0)[0]:
+                if not self._take(lines.readline()):
+                    return
+                continue
+            if not self._crash:
+                return
+            for process in holders(lines.fileno(), descendants()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.001)
 
     def _pass_on(self):
         def tell(got, _frame):
@@ -94,7 +119,9 @@ class Overseer:
                 process, status = os.wait()
             except ChildProcessError:
                 return self._status
-            if process == self._root:
+            if os.WIFSTOPPED(status):
+                ptrace(DETACH, process, os.WSTOPSIG(status))  # it asked to be traced by a parent that has died
+            elif process == self._root:
                 self._status = exit_status(status)
 
 
@@ -104,6 +131,7 @@ def main(words):
         print("python3 native_stack.py COMMAND [ARGUMENT...]", file=sys.stderr)
         return 2
     adopt()
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # ignored, which may be inherited, it would wake nobody
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ASKED)  # until it is known whom to pass them on to
     read, write = os.pipe()
     tracer = os.fork()

@@ -1,5 +1,6 @@
 """What /proc says of processes and their threads, and what a shell makes of their ends."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -24,6 +25,21 @@ def descendants():
     for one in found:
         found += children.get(one, [])
     return found[1:]
+
+
+def holders(descriptor, processes):
+    """Return those of the processes that have open what this one has open as `descriptor`; of a pipe, either end."""
+    file = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+    return [one for one in processes if file in _open_files(one)]
+
+
+def _open_files(process):
+    files = set()
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                files.add(os.readlink(link))  # noqa: PTH115
+    return files
 
 
 def process_of(task):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.native_stack import CHECK, crashes, followed, looked_at
+from tests.support.native_stack import ARGV, CHECK, crashes, followed, looked_at
 
 # The parent prints how its child ended; the others find that they are no longer traced.
 DIES = """
@@ -42,6 +42,59 @@ def test_the_command_s_own_crash_is_its_status_when_gdb_is_killed() -> None:
     with looked_at("import os, time; print(os.getpid(), flush=True); os.abort()", attached=True) as (overseer, gdb):
         os.kill(gdb, signal.SIGKILL)
         assert overseer.wait(60) == 128 + 6
+
+
+# gdb forks when it starts, and its fork asks its parent to trace it. Here gdb dies before the fork does that, or later.
+FAKE_GDB = """\
+#!{python} -IS
+import ctypes, os, signal, sys, time
+if "-x" not in sys.argv:
+    print("yes")
+    sys.exit()
+gdb, libc = os.getpid(), ctypes.CDLL(None)
+if os.fork() == 0:
+    while {orphaned} and os.getppid() == gdb:
+        time.sleep(0.001)
+    for _ in range({forks}):
+        os.fork()
+    if {traced}:
+        libc.ptrace(0, 0, None, None)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+time.sleep(0.0 if {orphaned} else 0.3)
+os.kill(gdb, signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("forks", [0, 2])
+@pytest.mark.parametrize("traced", [True, False], ids=["asks-to-be-traced", "sleeps"])
+@pytest.mark.parametrize("orphaned", [True, False], ids=["gdb-dies-first", "gdb-dies-later"])
+def test_what_a_killed_gdb_has_forked_is_ended_too(tmp_path: Path, orphaned: bool, traced: bool, forks: int) -> None:
+    gdb = tmp_path / "gdb"
+    gdb.write_text(FAKE_GDB.format(python=sys.executable, orphaned=orphaned, traced=traced, forks=forks))
+    gdb.chmod(0o755)
+    ran = followed(sys.executable, "-c", DIES.format(crash=SENT), path=tmp_path, limit_s=30)
+    assert ": gdb was ended by SIGKILL; later crashes have no stack either; " in ran.stdout
+    assert "child -6\n" in ran.stdout
+    assert ran.returncode == 3
+
+
+def test_a_process_that_asks_a_dead_parent_s_heir_to_trace_it_runs_on() -> None:
+    code = """
+import ctypes, os, signal, time
+tracer = os.getppid()
+os.kill(tracer, signal.SIGKILL)
+while os.getppid() == tracer:
+    time.sleep(0.001)
+ctypes.CDLL(None).ptrace(0, 0, None, None)
+os.kill(os.getpid(), signal.SIGUSR1)
+"""
+    assert followed(sys.executable, "-c", code, limit_s=30).returncode == 128 + signal.SIGUSR1
+
+
+def test_the_end_of_a_tracer_is_seen_where_a_parent_has_the_ends_of_children_ignored() -> None:
+    argv = ["/bin/sh", "-c", 'trap "" CHLD; exec "$@"', "sh", *ARGV, "/bin/sh", "-c", "exit 5"]
+    assert subprocess.run(argv, timeout=30, check=False).returncode == 5
 
 
 def test_a_gdb_that_hangs_is_killed(tmp_path: Path, gdb: str) -> None:
