@@ -29,6 +29,7 @@ from vdbg_env.build.builder import BuildEvent, OutputLine, StepEnded, StepStarte
 from vdbg_env.build.host import kept_environment
 from vdbg_env.build.progress import TAIL_LINES, LineSplitter
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, quoted
+from vdbg_env.common.programs import output_of
 from vdbg_env.supervisor.proc import send_to_group
 from vdbg_env_lines.units import (
     CompiledUnit,
@@ -102,7 +103,6 @@ class Kept:
 # Run a program of a build to its end, each line of its output reported at once, ended whatever happens.
 
 
-_PIECE = 1 << 16
 _MOST_OF_ERROR = 12
 
 
@@ -184,9 +184,8 @@ class Programs:
                 send_to_group(process.pid, signal.SIGKILL)
 
     def _read(self, process: subprocess.Popen[bytes], key: str, printed: _Printed) -> None:
-        assert process.stdout is not None
         splitter = LineSplitter()
-        while data := process.stdout.read1(_PIECE):  # type: ignore[attr-defined]
+        for _, data in output_of(process):
             self._report(splitter.feed(data), key, printed)
         self._report(splitter.rest(), key, printed)
 

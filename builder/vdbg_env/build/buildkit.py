@@ -38,6 +38,7 @@ from vdbg_env.build.builder import (
 from vdbg_env.build.host import HostBuilder
 from vdbg_env.build.progress import Progress, ProgressReader, RawJsonReader, read_status_response
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
+from vdbg_env.common.programs import output_of
 from vdbg_env.engine.client import (
     GONE,
     OUR_LABEL,
@@ -458,11 +459,11 @@ def _follow(
     feeder.start()
     raw = RawJsonReader()
     said: deque[str] = deque(maxlen=20)
-    while chunk := os.read(process.stderr.fileno(), 1 << 16):
+    for _, chunk in output_of(process):
         yield from _told(raw.feed(chunk), reader, said)
     yield from _told(raw.feed(b"", final=True), reader, said)
     code = process.wait()
-    feeder.join()
+    feeder.join(_GRACE_S)
     if feeder.error is not None and not isinstance(feeder.error, BrokenPipeError):
         raise feeder.error
     yield _result(code, files, reader, said)

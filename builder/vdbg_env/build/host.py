@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import platform
-import selectors
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import assert_never
+from typing import IO, assert_never
 
 import platformdirs
 
@@ -38,7 +37,7 @@ from vdbg_env.build.builder import (
 )
 from vdbg_env.build.progress import TAIL_LINES, LineSplitter, Stream, explain_failure
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, quoted
-from vdbg_env.common.programs import Completed
+from vdbg_env.common.programs import Completed, Programs, output_of
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, Buffer
 from vdbg_env.engine.images import PushProgress
 from vdbg_env.engine.trees import extract
@@ -182,18 +181,15 @@ def _is_kept(name: str) -> bool:
 
 def _lines(process: subprocess.Popen[bytes], key: str) -> Iterator[OutputLine]:
     assert process.stdout is not None and process.stderr is not None
-    names: dict[int, Stream] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
-    splitters = {number: LineSplitter() for number in names}
-    with selectors.DefaultSelector() as selector:
-        for number in names:
-            selector.register(number, selectors.EVENT_READ)
-        while selector.get_map():
-            for ready, _ in selector.select():
-                data = os.read(ready.fd, 1 << 16)
-                texts = splitters[ready.fd].feed(data) if data else splitters[ready.fd].rest()
-                yield from (OutputLine(key=key, text=text, stream=names[ready.fd]) for text in texts)
-                if not data:
-                    selector.unregister(ready.fd)
+    splitters: dict[IO[bytes], tuple[Stream, LineSplitter]] = {
+        process.stdout: ("stdout", LineSplitter()),
+        process.stderr: ("stderr", LineSplitter()),
+    }
+    for pipe, piece in output_of(process):
+        stream, splitter = splitters[pipe]
+        yield from (OutputLine(key=key, text=text, stream=stream) for text in splitter.feed(piece))
+    for stream, splitter in splitters.values():
+        yield from (OutputLine(key=key, text=text, stream=stream) for text in splitter.rest())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -284,15 +280,12 @@ class HostBuilder:
         real = [program, *(word.replace(ROOT, str(prefix), 1) if word.startswith(ROOT) else word for word in argv[1:])]
         try:
             with _lent(prefix, lent or {}):
-                ran = subprocess.run(
-                    real, env=env, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
-                )
-        except (OSError, subprocess.TimeoutExpired) as error:
+                ran = Programs(environment=env).run(real, timeout_s=timeout_s)
+        except HostNotAble as error:
             raise EngineFailed(
                 f"{argv[0]} could not be run to its end: {error}", next_step="vdbg-env doctor"
             ) from error
-        out, err = ran.stdout.decode("utf-8", "replace"), ran.stderr.decode("utf-8", "replace")
-        return Completed(argv=tuple(argv), code=ran.returncode, stdout=out, stderr=err)
+        return replace(ran, argv=tuple(argv))
 
     def tag(self, image_id: str, names: Sequence[str], labels: Mapping[str, str]) -> str:
         """See `ImageBuilder.tag`: names and labels go into the folder's record."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import re
+import selectors
 import shutil
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Protocol
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.stop import waiting
@@ -47,13 +49,66 @@ class ProgramRunner(Protocol):
 
 _LOG = logging.getLogger(__name__)
 _HEAD = 512  # bytes: a first line, or the mark of a compiled program
+_KILLED_S = 2.0
+_PIECE = 1 << 16
+_PIPE_MOST = 1 << 20  # bytes that a pipe of an ordinary user holds at most: /proc/sys/fs/pipe-max-size
+_LOOK_S = 0.05  # how often it is asked whether a program has ended, where the kernel cannot say when
+
+
+def output_of(process: subprocess.Popen[bytes], *, timeout_s: float | None = None) -> Iterator[tuple[IO[bytes], bytes]]:
+    """Yield what a program prints, each piece with its pipe, until the program has ended.
+
+    A program's end counts, and not that of its pipes: what it left behind (a compiler's cache server, a daemon) may
+    hold them for as long as it lives. Raises TimeoutExpired after `timeout_s` seconds.
+    """
+    until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    pipes = {pipe.fileno(): pipe for pipe in (process.stdout, process.stderr) if pipe}
+    try:
+        end = os.pidfd_open(process.pid)
+    except OSError:
+        end = -1
+    try:
+        with selectors.DefaultSelector() as selector:
+            for number in (*pipes, *([end] if end >= 0 else [])):
+                selector.register(number, selectors.EVENT_READ)
+            while process.poll() is None:
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise subprocess.TimeoutExpired(process.args, timeout_s or 0.0)
+                wait = min(left, _LOOK_S) if end < 0 else left
+                for ready, _ in selector.select(wait if wait < float("inf") else None):
+                    if ready.fd == end:
+                        continue
+                    if piece := os.read(ready.fd, _PIECE):
+                        yield pipes[ready.fd], piece
+                    else:
+                        selector.unregister(ready.fd)
+        for number, pipe in pipes.items():
+            os.set_blocking(number, False)
+            yield from ((pipe, piece) for piece in _rest(number))
+    finally:
+        if end >= 0:
+            os.close(end)
+
+
+def _rest(pipe: int) -> Iterator[bytes]:
+    """Yield what is in a pipe, and no more than it can hold: what still writes to it is not the program."""
+    left = _PIPE_MOST
+    with suppress(BlockingIOError):
+        while left > 0 and (piece := os.read(pipe, _PIECE)):
+            left -= len(piece)
+            yield piece
 
 
 @dataclass(frozen=True)
 class Programs:
-    """A ProgramRunner over this machine's own programs; relative paths start from `folder`, if not the current one."""
+    """A ProgramRunner over this machine's own programs; relative paths start from `folder`, if not the current one.
+
+    They get `environment`, if not this program's own.
+    """
 
     folder: Path | None = None
+    environment: Mapping[str, str] | None = None
 
     def which(self, program: str) -> str | None:
         """Return the program's full path: PATH first, then a CUDA toolkit, then NVIDIA's Python packages."""
@@ -79,15 +134,17 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C"},
+                env={**(os.environ if self.environment is None else self.environment), "LC_ALL": "C"},
                 cwd=self.folder,
                 start_new_session=True,
             )
         except OSError as error:
             raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+        printed: dict[IO[bytes] | None, list[bytes]] = {process.stdout: [], process.stderr: []}
         try:
             with waiting():
-                stdout, stderr = process.communicate(timeout=timeout_s)
+                for pipe, piece in output_of(process, timeout_s=timeout_s):
+                    printed[pipe].append(piece)
         except subprocess.TimeoutExpired as error:
             raise HostNotAble(f"{argv[0]} did not end within {timeout_s:g} seconds") from error
         finally:
@@ -95,13 +152,17 @@ class Programs:
             if process.poll() is None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+                with suppress(subprocess.TimeoutExpired):  # killed, one that is in a dead driver does not end
+                    process.wait(_KILLED_S)
+            for pipe in printed:
+                if pipe:
+                    pipe.close()
         _LOG.debug("%s exited with %d", " ".join(argv), process.returncode)
         return Completed(
             argv=tuple(argv),
             code=process.returncode,
-            stdout=stdout.decode("utf-8", "replace"),
-            stderr=stderr.decode("utf-8", "replace"),
+            stdout=b"".join(printed[process.stdout]).decode("utf-8", "replace"),
+            stderr=b"".join(printed[process.stderr]).decode("utf-8", "replace"),
         )
 
     def _path(self, program: str) -> Path:

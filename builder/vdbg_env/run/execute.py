@@ -443,7 +443,7 @@ def in_fork(work: Callable[[], bytes], *, timeout_s: float | None, check: Callab
     os.close(write)
     status: int | None = None
     try:
-        given = _all_of(read, None if timeout_s is None else time.monotonic() + timeout_s, check)
+        given = _all_of(read, pid, None if timeout_s is None else time.monotonic() + timeout_s, check)
         if given is not None:
             status = os.waitpid(pid, 0)[1]
     finally:
@@ -486,20 +486,27 @@ def _let_go(kept: int) -> None:
                 os.close(descriptor)
 
 
-def _all_of(read: int, until: float | None, check: Callable[[], None]) -> bytes | None:
-    """Return what is written to a pipe up to its end; None when that was not reached in time."""
+def _all_of(read: int, pid: int, until: float | None, check: Callable[[], None]) -> bytes | None:
+    """Return what is written to a pipe up to its end, or that of the process; None when that was not reached in time.
+
+    What the work has forked and left behind may hold the pipe for ever.
+    """
     given = bytearray()
+    ended = False
     while True:
         left = _CHECK_S if until is None else min(_CHECK_S, until - time.monotonic())
         if left <= 0:
             return None
-        if not select.select([read], [], [], left)[0]:
-            check()
-            continue
-        data = os.read(read, 1 << 16)
-        if not data:
+        if select.select([read], [], [], 0 if ended else left)[0]:
+            data = os.read(read, 1 << 16)
+            if not data:
+                return bytes(given)
+            given += data
+        elif ended:
             return bytes(given)
-        given += data
+        else:
+            check()
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _end(pid: int) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from vdbg_env.common.files import open_file
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.job import HangCommand, Job
-from vdbg_env.supervisor.launch import NotStarted, launch_helper
+from vdbg_env.supervisor.launch import MOST_IN_PIPE, NotStarted, launch_helper
 from vdbg_env.supervisor.proc import Process, executable, send_to_group, stack, title
 
 MARK = "VDBG_ENV_STEP"  # set in every process of a step: they can be found by it even when the supervisor died
@@ -134,8 +134,11 @@ def _targets(command: HangCommand, root: int, processes: list[Process]) -> list[
 
 
 def _drain(helper: Helper) -> None:
+    """Pass on what is in a helper's pipe, and no more than that: one that prints without end fills it meanwhile."""
+    left = MOST_IN_PIPE
     try:
-        while data := os.read(helper.descriptor, 1 << 16):
+        while left > 0 and (data := os.read(helper.descriptor, 1 << 16)):
+            left -= len(data)
             helper.output(data)
     except BlockingIOError:
         return

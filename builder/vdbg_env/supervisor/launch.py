@@ -12,7 +12,7 @@ from vdbg_env.supervisor.proc import die_with_parent
 from vdbg_env.supervisor.process_tree import Cgroup
 
 _F_SETPIPE_SZ = 1031
-_PIPE_BYTES = 1 << 20
+MOST_IN_PIPE = 1 << 20  # bytes
 _OUTSIDE = b"\0"  # sent before all else by a child that could not enter its cgroup
 
 
@@ -89,7 +89,7 @@ def _wide_pipe() -> tuple[int, int]:
     read, write = os.pipe2(os.O_CLOEXEC)
     # Where the user's pipe quota is used up, the default size does, only slower.
     with contextlib.suppress(OSError):
-        fcntl.fcntl(read, _F_SETPIPE_SZ, _PIPE_BYTES)
+        fcntl.fcntl(read, _F_SETPIPE_SZ, MOST_IN_PIPE)
     os.set_blocking(read, False)
     return read, write
 

@@ -22,6 +22,7 @@ from vdbg_env.common.patterns import LineMatcher, Matchers, SearchTimer
 from vdbg_env.record.redactor import Redactor
 from vdbg_env.supervisor.carry_on import Output
 from vdbg_env.supervisor.job import Job
+from vdbg_env.supervisor.launch import MOST_IN_PIPE
 
 # -- One stream on its way to the disk ---------------------------------------------------------------------------------
 
@@ -343,11 +344,15 @@ class Streams:
                 self._read(key.fd, key.data)
 
     def drain(self) -> None:
-        """Read what is still in the pipes; only a process that is not ours may still write."""
+        """Read what is still in the pipes; only a process that is not ours may still write, for ever."""
         for name in list(self._held):
             self._last_words(name)
         for key in list(self._selector.get_map().values()):
-            while key.data and not callable(key.data) and self._read(key.fd, key.data):
+            if not key.data or callable(key.data):
+                continue
+            stream = self._streams[key.data]
+            most = stream.bytes + MOST_IN_PIPE
+            while stream.bytes < most and self._read(key.fd, key.data):
                 self._last_words(key.data)
 
     def close(self) -> None:
