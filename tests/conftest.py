@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.groups import group_of
 
+pytest_plugins = ["tests.support.limits"]
+
 # What `make test` and `make test-slow` install by themselves. A skip of such a test is a hole in the proof, so where CI
 # runs it is a failure; only a GPU may be missing there.
 PROVIDED = ("engine", "nvcc", "browser", "vllm")

@@ -154,9 +154,9 @@ class Programs:
                     os.killpg(process.pid, signal.SIGKILL)
                 with suppress(subprocess.TimeoutExpired):  # killed, one that is in a dead driver does not end
                     process.wait(_KILLED_S)
-            for pipe in printed:
-                if pipe:
-                    pipe.close()
+            for stream in printed:
+                if stream:
+                    stream.close()
         _LOG.debug("%s exited with %d", " ".join(argv), process.returncode)
         return Completed(
             argv=tuple(argv),
