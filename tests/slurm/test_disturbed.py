@@ -10,6 +10,7 @@ from tests.slurm.runs import ends as ended_by
 from tests.slurm.runs import engine
 from tests.slurm.test_ranks_live_on import PATIENT, running, waiting
 from tests.slurm.test_runs import words
+from tests.support.patience import patience
 from vdbg_env.evidence.finding import EndedBy
 from vdbg_env.runbook.model import Watch
 
@@ -42,12 +43,14 @@ def test_a_job_that_is_suspended_for_longer_than_its_silence_may_last_is_no_hang
     cluster: Cluster, attempt: Path
 ) -> None:
     """Suspension (gang scheduling, preemption) stops every task by SIGSTOP; the clock goes on."""
+    silence = patience(4.0)  # of which the crowd of a machine may take a part before and after
     with cluster.allocated(2) as short:
-        step = ranked(waiting(attempt), placement=PATIENT, watch=Watch(output_idle_s=4.0), timeout_s=30.0)
+        watch = Watch(output_idle_s=silence)
+        step = ranked(waiting(attempt), placement=PATIENT, watch=watch, timeout_s=20 * silence)
         started = short.ranks(attempt).start(step, attempt)
         running(attempt, 2)
         cluster.run("scontrol", "suspend", short.job)
-        time.sleep(9)
+        time.sleep(silence + 5)
         cluster.run("scontrol", "resume", short.job)
         time.sleep(2)  # long enough for a watch to look, too short to be silent for long
         (attempt / "go").touch()

@@ -4,6 +4,7 @@ The table has the command and its work, how it is stopped, its exit status, in h
 machine, and what must hold then. `tests.support.stopping` sees to the rest: no traceback, and no process is left.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,19 +207,34 @@ def nothing_is_said(ended: Ended) -> None:
     assert ended.err == ""
 
 
+# A guard that is told to stop while it speaks. It would give up by itself, later than any test waits.
+SPEAKS = "import sys; from vdbg_env.cli import main, runbook; runbook._SAY_S = 900.0; sys.exit(main(sys.argv[1:]))"
+
+
 def saying_what_nobody_reads(folder: Path, _request: pytest.FixtureRequest) -> Work:
-    """The command has filled the pipe that is stderr."""
-    code = (
-        "import os\nos.set_blocking(2, False)\ntry:\n    while True: os.write(2, b'x')\nexcept BlockingIOError: pass\n"
-        "os.set_blocking(2, True)\nos._exit(3)"
-    )
+    """The pipe that is stderr is full to the last byte when the command ends."""
 
-    def at(_: Running) -> bool:
-        finished = any(folder.glob("runs/*/report.md"))
-        time.sleep(0.5 if finished else 0.0)
-        return finished
+    def at(running: Running) -> bool:
+        if not (folder / "full").exists():
+            if (folder / "begun").exists():
+                fill(Path(f"/proc/{running.process.pid}/fd/2"))
+                (folder / "full").touch()
+            return False
+        threads = list(Path(f"/proc/{running.process.pid}/task").iterdir())
+        return any(folder.glob("runs/*/report.md")) and len(threads) > 1  # the other one writes
 
-    return guarding(folder, code, at, listens=False)
+    code = f"import os, time\nos.chdir({str(folder)!r})\nopen('begun', 'w')\n"
+    code += "while not os.path.exists('full'): time.sleep(0.01)\nos._exit(3)"
+    work = guarding(folder, code, at, listens=False)
+    return replace(work, argv=[sys.executable, "-c", SPEAKS, *work.argv[3:]])
+
+
+def fill(pipe: Path) -> None:
+    """Fill a pipe, which has room for one page, with as many bytes: a rest of a page would take a short line."""
+    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    size = fcntl.fcntl(writer, 1031, 1)  # F_SETPIPE_SZ
+    assert os.write(writer, b"x" * size) == size
+    os.close(writer)
 
 
 def exiting(folder: Path, _request: pytest.FixtureRequest) -> Work:
