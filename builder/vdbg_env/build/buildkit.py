@@ -39,6 +39,7 @@ from vdbg_env.build.host import HostBuilder
 from vdbg_env.build.progress import Progress, ProgressReader, RawJsonReader, read_status_response
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble
 from vdbg_env.common.programs import output_of
+from vdbg_env.common.stop import Held
 from vdbg_env.engine.client import (
     GONE,
     OUR_LABEL,
@@ -425,29 +426,31 @@ def _environment(endpoint: Endpoint) -> dict[str, str]:
 @contextmanager
 def _started(argv: list[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Start buildx in its own session, since Ctrl-C reaches this program; end it as Ctrl-C would, then for good."""
-    try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=dict(env),
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise EngineFailed(
-            f"{argv[0]} cannot be started: {error.strerror}", next_step="docker buildx version"
-        ) from error
-    try:
-        yield process
-    finally:
-        if process.stderr:
-            process.stderr.close()
-        for number in (signal.SIGINT, signal.SIGKILL):
-            if process.poll() is None:
-                send_to_group(process.pid, number)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_GRACE_S)
+    with Held() as held:
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=dict(env),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EngineFailed(
+                f"{argv[0]} cannot be started: {error.strerror}", next_step="docker buildx version"
+            ) from error
+        try:
+            held.release()
+            yield process
+        finally:
+            if process.stderr:
+                process.stderr.close()
+            for number in (signal.SIGINT, signal.SIGKILL):
+                if process.poll() is None:
+                    send_to_group(process.pid, number)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_GRACE_S)
 
 
 def _follow(

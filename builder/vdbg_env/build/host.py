@@ -38,6 +38,7 @@ from vdbg_env.build.builder import (
 from vdbg_env.build.progress import TAIL_LINES, LineSplitter, Stream, explain_failure
 from vdbg_env.common.errors import BadInput, EngineFailed, HostNotAble, quoted
 from vdbg_env.common.programs import Completed, Programs, output_of
+from vdbg_env.common.stop import Held
 from vdbg_env.crash.files import BinaryFile, BinaryFiles, Buffer
 from vdbg_env.engine.images import PushProgress
 from vdbg_env.engine.trees import extract
@@ -119,23 +120,25 @@ class HostSteps:
         folder.mkdir(parents=True, exist_ok=True)
         if step.objects is not None:
             self._show_objects(step.objects)
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", step.script()],
-            cwd=folder,
-            env={**self.environment, **self._order.build_args, **self._secrets(step)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
         tail: deque[str] = deque(maxlen=TAIL_LINES)
-        try:
-            for line in _lines(process, step.id):
-                tail.append(line.text)
-                yield line
-            code = process.wait()
-        finally:
-            _end(process)
+        with Held() as held:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", step.script()],
+                cwd=folder,
+                env={**self.environment, **self._order.build_args, **self._secrets(step)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            try:
+                held.release()
+                for line in _lines(process, step.id):
+                    tail.append(line.text)
+                    yield line
+                code = process.wait()
+            finally:
+                _end(process)
         if code != 0:
             status = code if code >= 0 else 128 - code
             yield StepEnded(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 from vdbg_env.common.errors import HostNotAble
-from vdbg_env.common.stop import waiting
+from vdbg_env.common.stop import Held, waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,18 @@ _KILLED_S = 2.0
 _PIECE = 1 << 16
 _PIPE_MOST = 1 << 20  # bytes that a pipe of an ordinary user holds at most: /proc/sys/fs/pipe-max-size
 _LOOK_S = 0.05  # how often it is asked whether a program has ended, where the kernel cannot say when
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program and its children, whatever ended the wait for it, Ctrl-C included."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):  # killed, one that is in a dead driver does not end
+            process.wait(_KILLED_S)
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
 
 
 def output_of(process: subprocess.Popen[bytes], *, timeout_s: float | None = None) -> Iterator[tuple[IO[bytes], bytes]]:
@@ -128,35 +140,29 @@ class Programs:
 
         Raises ToldToStop where it outlasts the patience of `common.stop`.
         """
-        try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**(os.environ if self.environment is None else self.environment), "LC_ALL": "C"},
-                cwd=self.folder,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror or error}") from error
-        printed: dict[IO[bytes] | None, list[bytes]] = {process.stdout: [], process.stderr: []}
-        try:
-            with waiting():
-                for pipe, piece in output_of(process, timeout_s=timeout_s):
-                    printed[pipe].append(piece)
-        except subprocess.TimeoutExpired as error:
-            raise HostNotAble(f"{argv[0]} did not end within {timeout_s:g} seconds") from error
-        finally:
-            # Whatever ended the wait, Ctrl-C included, the program and its children end too.
-            if process.poll() is None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                with suppress(subprocess.TimeoutExpired):  # killed, one that is in a dead driver does not end
-                    process.wait(_KILLED_S)
-            for stream in printed:
-                if stream:
-                    stream.close()
+        with Held() as held:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**(os.environ if self.environment is None else self.environment), "LC_ALL": "C"},
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise HostNotAble(f"{argv[0]} cannot be started: {error.strerror or error}") from error
+            printed: dict[IO[bytes] | None, list[bytes]] = {process.stdout: [], process.stderr: []}
+            try:
+                held.release()
+                with waiting():
+                    for pipe, piece in output_of(process, timeout_s=timeout_s):
+                        printed[pipe].append(piece)
+            except subprocess.TimeoutExpired as error:
+                raise HostNotAble(f"{argv[0]} did not end within {timeout_s:g} seconds") from error
+            finally:
+                _end(process)
         _LOG.debug("%s exited with %d", " ".join(argv), process.returncode)
         return Completed(
             argv=tuple(argv),

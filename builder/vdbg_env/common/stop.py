@@ -146,6 +146,37 @@ def waiting() -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+class Held:
+    """Signals that are kept waiting from its beginning to `release`, or to the end of its block.
+
+    Popen started a program already when a handler raises in the middle of it, and then nobody ends that program. So it
+    is called in such a block, and the signals are released where what cleans up is in force.
+    """
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Held:
+        if threading.current_thread() is threading.main_thread():  # no other one runs handlers
+            for number in STOP_SIGNALS:
+                if callable(signal.getsignal(number)):
+                    self._before[number] = signal.signal(number, lambda number, _: self._came.append(number))
+        return self
+
+    def release(self) -> None:
+        """Let the signals through, those first that came meanwhile."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+        while self._came:
+            signal.raise_signal(self._came.pop(0))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
 def each_waited(items: Iterable[Made]) -> Iterator[Made]:
     """Yield what arrives piece by piece, each waited for by itself."""
     rest = iter(items)

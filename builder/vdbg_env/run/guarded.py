@@ -387,20 +387,22 @@ class Announcer:
         # Not a file on disk: a container may have none that it can write.
         with os.fdopen(os.memfd_create("what a hook says"), "w+b") as said:
             try:
-                process = subprocess.Popen(
-                    [_SHELL, "-c", line],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    start_new_session=True,
-                )
-                try:
-                    process.communicate(text.encode() + b"\n", timeout=self._hook_s)
-                except BaseException:  # its time is over, or ours
-                    with suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-                    raise
+                with stop.Held() as held:
+                    process = subprocess.Popen(
+                        [_SHELL, "-c", line],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL,
+                        stderr=said,
+                        start_new_session=True,
+                    )
+                    try:
+                        held.release()
+                        process.communicate(text.encode() + b"\n", timeout=self._hook_s)
+                    except BaseException:  # its time is over, or ours
+                        with suppress(ProcessLookupError):
+                            os.killpg(process.pid, signal.SIGKILL)
+                        process.wait()
+                        raise
             except subprocess.TimeoutExpired:
                 return f"the hook `{line}` was ended: it took more than {self._hook_s:g} s"
             except OSError as error:

@@ -1,14 +1,18 @@
 """Helper programs end, are found, and leave no child behind."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vdbg_env.common.errors import HostNotAble
 from vdbg_env.common.programs import Programs
+from vdbg_env.common.stop import STOP_SIGNALS, Held
 
 
 def test_output_and_status_come_back() -> None:
@@ -29,6 +33,46 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
             return
         time.sleep(0.1)
     pytest.fail("the child outlived the program")
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_in_the_middle_of_a_start_leaves_no_program_behind(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Popen has started the program already, and does not return it where a handler raises."""
+    started: list[int] = []
+
+    class Told(Exception):
+        pass
+
+    def told(*_: object) -> None:
+        raise Told
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            started.append(self.pid)
+            signal.raise_signal(number)
+
+    before = signal.signal(number, told)
+    try:
+        monkeypatch.setattr(subprocess, "Popen", Interrupted)
+        with pytest.raises(Told):
+            Programs().run(["sleep", "600"])
+        assert signal.getsignal(number) is told
+    finally:
+        signal.signal(number, before)
+    assert _ended(started[0])
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Held():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_program_that_is_missing_is_told() -> None:
