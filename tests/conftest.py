@@ -17,9 +17,13 @@ pytest_plugins = ["tests.support.limits"]
 # runs it is a failure; only a GPU may be missing there.
 PROVIDED = ("engine", "nvcc", "browser", "vllm")
 
-# A shell that starts the tests in the background has them ignore SIGINT, and Python then leaves Ctrl-C without effect:
-# a test that presses it would wait for ever.
+# A shell that starts the tests in the background has them ignore SIGINT and SIGQUIT, nohup SIGHUP. What tests start
+# would inherit that, and Python leaves Ctrl-C without effect then: a test that presses it would wait for ever. These
+# processes themselves go on ignoring the others, by handlers, which no program inherits.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # The line packs of whoever runs the tests must not answer in them.
 os.environ.pop("VDBG_LINES", None)

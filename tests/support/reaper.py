@@ -35,6 +35,8 @@ def look_after(child: int) -> None:
     """Reap until a child has ended, kill all others, and end as it has; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child too
     for number in PASSED_ON:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            continue
         signal.signal(number, lambda number, _: _send(child, number))
     while True:
         process, status = os.wait()
@@ -79,6 +81,7 @@ def _send(process: int, number: int) -> None:
 
 if __name__ == "__main__":
     adopt()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes away ends who started this one, or does not
     here = os.getpid()
     started = os.fork()
     if started == 0:

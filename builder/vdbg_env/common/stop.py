@@ -211,6 +211,11 @@ def in_background(work: Callable[[], Made]) -> Future[Made]:
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def is_below_nohup(number: int) -> bool:
+    """Return whether this is SIGHUP, and who started this program has it go on when its terminal goes away."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+
+
 class Clock(Protocol):
     """Two clocks, one to measure with and one to print."""
 
@@ -261,7 +266,8 @@ class SignalInterrupts:
     def __enter__(self) -> SignalInterrupts:
         forget()
         for number in STOP_SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+            if not is_below_nohup(number):
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(

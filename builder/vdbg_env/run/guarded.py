@@ -240,7 +240,8 @@ class Guarded:
             return self
         stop.forget()
         for number in FORWARDED:
-            self._before[number] = signal.signal(number, self._received)
+            if not stop.is_below_nohup(number):
+                self._before[number] = signal.signal(number, self._received)
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._reap)
         return self
 

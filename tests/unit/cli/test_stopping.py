@@ -280,6 +280,22 @@ def serving(*flags: str, whom: Callable[[Running], int] | None = None) -> Begin:
     return lambda folder, _: guarding(folder, SERVES, at, *flags, whom=whom)
 
 
+def serving_below_nohup(folder: Path, _request: pytest.FixtureRequest) -> Work:
+    """The terminal goes away, which is no matter of the command either."""
+
+    def at(running: Running) -> bool:
+        if running.out.read_text() != "ready\n":
+            return False
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            running.process.send_signal(number)
+        until(lambda: "SIGUSR1\n" in running.out.read_text(), 20.0)
+        assert running.out.read_text() == "ready\nSIGUSR1\n"
+        return True
+
+    work = guarding(folder, SERVES, at)
+    return replace(work, argv=["nohup", *work.argv])
+
+
 def its_supervisor(running: Running) -> int:
     (state,) = running.folder.glob("runs/*/steps/guarded/1/*/supervisor.json")
     return int(json.loads(state.read_text().splitlines()[0])["pid"])
@@ -411,6 +427,7 @@ TABLE: list[tuple[str, Begin, signal.Signals | None, int, float, Callable[[Ended
     ("guard exits", exiting, TERM, 7, 60.0, anything),
     ("guard has a command that serves", serving(), TERM, 5, 60.0, it_was_stopped_and_has_not_crashed),
     ("guard with a status for crashes", serving(*CRASH), TERM, 5, 60.0, it_was_stopped_and_has_not_crashed),
+    ("guard below nohup", serving_below_nohup, TERM, 5, 60.0, it_was_stopped_and_has_not_crashed),
     ("guard has a command that serves", serving(), KILL, -KILL, 60.0, the_record_says_how_to_start_again),
     ("guard, its supervisor alone", serving(whom=its_supervisor), KILL, 137, 60.0, it_was_killed),
     ("verify searches a library", searching("verify", "--witness", "none"), TERM, 143, 3.0, nothing_is_shown),

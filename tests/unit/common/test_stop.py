@@ -117,3 +117,14 @@ def _waited() -> str:
     with waiting():
         time.sleep(stop.PATIENCE_S + 0.2)
     return "waited"
+
+
+def test_a_program_below_nohup_outlives_its_terminal(interrupts: SignalInterrupts) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with SignalInterrupts() as again:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert again.pending() == ()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
