@@ -100,7 +100,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     engine: Engine = request.getfixturevalue("docker_engine")
     before, running = unnamed_images(engine, SAMPLE), set(our_containers(engine))
     yield
-    deadline = time.monotonic() + 10  # an engine may be shared: what others run there ends by itself
+    deadline = time.monotonic() + 120  # an engine may be shared: what others run there ends by itself
     while (left := set(our_containers(engine)) - running) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left == set()

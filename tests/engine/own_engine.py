@@ -68,7 +68,7 @@ class OwnEngine:
                 start_new_session=True,
                 env=os.environ | {"PATH": path},
             )
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self._process.poll() is None:
             with socket.socket(socket.AF_UNIX) as probe:
                 if probe.connect_ex(str(self.folder / "docker.sock")) == 0:

@@ -50,7 +50,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         )
     try:
         found = Site(pid=engine.pid, host=host)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not found.engine_responds():
             assert engine.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
             time.sleep(0.5)

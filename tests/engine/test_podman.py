@@ -52,7 +52,7 @@ def own_store(folder: Path) -> Iterator[None]:
 @contextmanager
 def own_service(program: str, folder: Path, address: str) -> Iterator[None]:
     with subprocess.Popen([program, "system", "service", "--time=0", address], stderr=subprocess.DEVNULL) as service:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (folder / "podman.sock").exists():
             assert service.poll() is None and time.monotonic() < deadline, "podman's service does not start"
             time.sleep(0.1)

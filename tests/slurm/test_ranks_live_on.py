@@ -95,8 +95,8 @@ def test_a_cancel_lets_every_rank_write_its_end_and_never_signals_srun(
     shim.parent.mkdir()
     shim.write_text(
         "#!/bin/bash\nexec 3<&0\n"
-        f'for s in INT TERM HUP QUIT USR1; do trap "echo $s >> {tmp_path}/signals" $s; done\n'
-        f'touch {tmp_path}/signals\nPATH=${{PATH#*:}}\nsrun "$@" <&3 3<&- &\nexec 3<&-\nwait $!\n'
+        f"for s in INT TERM HUP QUIT USR1; do trap \"echo $s >> '{tmp_path}/signals'\" $s; done\n"
+        f'touch "{tmp_path}/signals"\nPATH=${{PATH#*:}}\nsrun "$@" <&3 3<&- &\nexec 3<&-\nwait $!\n'
     )
     shim.chmod(0o755)
     environment = {"PATH": f"{shim.parent}:{os.environ['PATH']}"}

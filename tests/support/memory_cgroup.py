@@ -26,7 +26,7 @@ def memory_cgroup(limit: int) -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"no cgroup with a limit on its memory can be made here: {error.strerror}")
     yield group
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while (group / "cgroup.procs").read_text() and time.monotonic() < until:
         time.sleep(0.05)  # the supervisor that waited for a next step sees only now that its engine is gone
     group.rmdir()

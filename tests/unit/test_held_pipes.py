@@ -35,7 +35,7 @@ SOON_S = 60  # far less than LONG_S, and time enough on a crowded machine
 def left(tmp_path: Path) -> Iterator[str]:
     """Return a line of the shell that leaves a process behind, in a session of its own and with all pipes."""
     pid = tmp_path / "left"
-    yield f"setsid sh -c 'echo $$ > {pid}; exec sleep {LONG_S}' & while [ ! -s {pid} ]; do sleep 0.01; done"
+    yield f'setsid sh -c \'echo $$ > "{pid}"; exec sleep {LONG_S}\' & while [ ! -s "{pid}" ]; do sleep 0.01; done'
     os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
@@ -60,7 +60,7 @@ def test_all_that_a_helper_prints_comes_back(monkeypatch: pytest.MonkeyPatch, le
 
 
 def test_what_a_helper_left_may_print_without_end(tmp_path: Path) -> None:
-    script = f"setsid sh -c 'echo $$ > {tmp_path}/left; exec yes' & while [ ! -s {tmp_path}/left ]; do :; done"
+    script = f'setsid sh -c \'echo $$ > "{tmp_path}/left"; exec yes\' & while [ ! -s "{tmp_path}/left" ]; do :; done'
     ran = Programs().run(["sh", "-c", script])
     assert ran.code == 0
     os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)

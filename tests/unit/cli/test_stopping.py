@@ -163,7 +163,7 @@ def guarding(folder: Path, code: str, at: Callable[[Running], bool], *flags: str
 
 
 def in_its_hook(folder: Path, _request: pytest.FixtureRequest) -> Work:
-    hook = f"sh -c 'sleep 3600 & touch {folder}/asked; wait'"
+    hook = f"sh -c 'sleep 3600 & touch \"{folder}/asked\"; wait'"
     return guarding(folder, "raise SystemExit(7)", lambda _: (folder / "asked").exists(), "--hook", hook)
 
 

@@ -73,9 +73,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < end, "it did not happen in ten seconds"
+        assert time.monotonic() < end, "it did not happen"
         time.sleep(0.02)
 
 
@@ -182,11 +182,11 @@ def test_armed_but_without_cuda_there_is_no_pipe(tmp_path: Path) -> None:
 
 
 def test_no_wait_leaves_at_once(start: Start) -> None:
-    process = start("--chunk-delay", "5")
+    process = start("--chunk-delay", "120")
     until(lambda: pipe_is_read(process.pid))
     before = time.monotonic()
     assert statuses(process.pid, "--no-wait") == ["fired"]
-    assert time.monotonic() - before < 3
+    assert time.monotonic() - before < 60
 
 
 class _DriverGoes(CorePipes):
@@ -215,9 +215,8 @@ class _DriverGoes(CorePipes):
 )
 def test_a_driver_that_is_gone_when_the_pipe_is_fired(tmp_path: Path, ends: bool, cause: str) -> None:
     pipe = tmp_path / "pipe"
-    script = (
-        f"mkfifo {pipe}; exec 3<>{pipe}; echo armed; read word; exec 3>&-; echo gone; {'exit' if ends else 'sleep 60'}"
-    )
+    script = f"mkfifo '{pipe}'; exec 3<>'{pipe}'; echo armed; read word; exec 3>&-; echo gone; "
+    script += "exit" if ends else "sleep 60"
     env = os.environ | {"CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1", "CUDA_COREDUMP_PIPE": str(pipe)}
     with subprocess.Popen(
         ["sh", "-c", script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -14,7 +14,7 @@ from vdbg_env.run.guarded import Announcer
 
 def test_what_a_hook_leaves_in_the_background_is_neither_waited_for_nor_ended(tmp_path: Path) -> None:
     began = time.monotonic()
-    assert Announcer().run(f"sleep 120 & echo $! > {tmp_path}/pid", "{}") is None
+    assert Announcer().run(f"sleep 120 & echo $! > '{tmp_path}/pid'", "{}") is None
     assert time.monotonic() - began < patience(5)
     child = int((tmp_path / "pid").read_text())
     assert ") Z" not in Path(f"/proc/{child}/stat").read_text()
@@ -23,7 +23,7 @@ def test_what_a_hook_leaves_in_the_background_is_neither_waited_for_nor_ended(tm
 
 def test_a_hook_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     announcer = Announcer(hook_s=patience(0.3))
-    problem = announcer.run(f"sleep 60 & echo $! > {tmp_path}/pid; wait", "{}")
+    problem = announcer.run(f"sleep 60 & echo $! > '{tmp_path}/pid'; wait", "{}")
     assert problem and "was ended" in problem
     child = int((tmp_path / "pid").read_text())
     until = time.monotonic() + patience(5)

@@ -178,8 +178,8 @@ def test_a_clock_that_jumps_by_days_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run"
     end = run(path, small_run.execution(path, clock=JumpingClock(), total_s=30.0))
     assert [step for step, _ in outcome(end)] == STEPS
-    assert end.elapsed_s < 20
-    assert all(w.duration_s is None or 0 <= w.duration_s < 10 for w in end.progress.visits)
+    assert end.elapsed_s < 3600
+    assert all(w.duration_s is None or 0 <= w.duration_s < 3600 for w in end.progress.visits)
 
 
 class Slow(small_run.FakeBuiltins):

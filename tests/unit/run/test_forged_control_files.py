@@ -27,7 +27,7 @@ def step(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalStep]:
     """Yield a step that waits, as the engine sees it that started it, or another that has taken it over."""
     directory = place(tmp_path)
     started = runner(tmp_path).start(WAITS, directory)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not (directory / "stdout").exists() or not (directory / "stdout").read_bytes():
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -32,7 +32,7 @@ def allowed(kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def until(path: Path, text: str = "") -> str:
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 120
     while time.monotonic() < limit:
         if path.exists() and text in path.read_text():
             return path.read_text()

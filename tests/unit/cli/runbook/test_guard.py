@@ -560,7 +560,7 @@ def test_in_a_folder_that_was_removed_the_command_runs_all_the_same(tmp_path: Pa
 
 def test_a_hook_and_the_termination_log_get_the_line(tmp_path: Path) -> None:
     message = tmp_path / "termination-log"
-    hook = f"cat > {tmp_path}/hooked"
+    hook = f"cat > '{tmp_path}/hooked'"
     done = guarded(tmp_path, "raise SystemExit(4)", "--termination-log", str(message), VDBG_GUARD_HOOK=hook)
     assert done.status == 4
     line = (tmp_path / "hooked").read_text()

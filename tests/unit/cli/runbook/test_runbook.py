@@ -390,7 +390,7 @@ def test_no_job_is_queued_for_a_folder_that_has_a_run_nor_for_what_bisects(
 def test_no_job_waits_in_a_queue_for_a_run_that_would_not_begin(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], why: str
 ) -> None:
-    (here / "sbatch").write_text(f"#!/bin/sh\ntouch {here}/queued\necho 7\n")
+    (here / "sbatch").write_text(f"#!/bin/sh\ntouch '{here}/queued'\necho 7\n")
     (here / "sbatch").chmod(0o755)
     monkeypatch.setattr(os, "execvp", lambda *_: pytest.fail("salloc waits for nodes"))
     monkeypatch.setenv("PATH", str(here), prepend=":")

@@ -191,7 +191,7 @@ def test_guard_gives_it_and_can_leave_it_out(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_guarded_command_gets_it_or_not(tmp_path: Path, option: str, given: bool) -> None:
     folder = tmp_path / "folder"
     run = vdbg_env(
-        "guard", "--runs", str(tmp_path / "runs"), option, "--", "sh", "-c", f"echo at=$VDBG_MEMORY_MAP > {folder}"
+        "guard", "--runs", str(tmp_path / "runs"), option, "--", "sh", "-c", f"echo at=$VDBG_MEMORY_MAP > '{folder}'"
     )
     assert run.status == 0, run.stderr
     assert (folder.read_text() != "at=\n") is given
