@@ -1,6 +1,6 @@
 # The two commands of the README, and what they are made of. Each does its own set-up, asks nothing, and may be repeated.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-real test-readers lint programs mkdocs prepared test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
+.PHONY: help demo check quick test test-real test-readers lint programs mkdocs prepared test-slow coverage docs accept-vllm accept-vllm-whole accept-bundle accept-onto accept-onto-cuda-12 accept-why refresh-knowledge golden bench gpu fuzz oracle-gdb clean
 
 # Images of Python often set it: then each process of a test compiles all that it imports once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -12,6 +12,8 @@ READY  := $(VENV)/.ready
 WORKERS := $(shell expr 2 \* $$(nproc))
 # What only computes, and starts no real program.
 READERS := tests/gpucore tests/unit/crash
+# What starts few programs and needs none beyond Python.
+QUICK := $(addprefix tests/unit/,build common evidence image lines record report runbook slurm test_arrows.py test_hops.py test_pages.py test_words.py) tests/gpucore
 # A test of real processes that lost a race is run once more and named at the end (RERUN): a fault of the test, to be repaired.
 ONCE_MORE := --reruns 1 -raR
 
@@ -33,6 +35,12 @@ lint: $(READY)   ## ruff and mypy --strict, tests too
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+check: $(READY)  ## What is known within 3 minutes: lint, and the tests that need no engine and start few programs
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=line lint quick
+
+quick:
+	$(BIN)/pytest -q -n $(WORKERS) -m "not long" $(QUICK)
+
 test:            ## Everything CI runs
 	$(MAKE) --no-print-directory --jobs 2 $(READY) programs
 	$(MAKE) --no-print-directory --jobs 2 lint prepared
@@ -48,7 +56,7 @@ test-readers:
 
 # While the packages of the tests are installed: it needs Python and pip alone.
 programs: | $(BIN)/pip
-	scripts/prepare-tests
+	timeout --foreground 3600 scripts/prepare-tests || echo "not all that tests use could be fetched within an hour" >&2
 
 # Named one by one: an installation of `.[docs]` would build the package once more.
 DOCS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])
