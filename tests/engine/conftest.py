@@ -14,6 +14,7 @@ from docker.errors import APIError
 
 from tests.support.build_orders import OF_THIS_PROCESS
 from tests.support.groups import leaves_images_alone
+from tests.support.reaper import STAYS
 from vdbg_env.build.builder import ImageBuilder
 from vdbg_env.build.buildkit import BuildKitBuilder, BuildxBuilder, find_buildx
 from vdbg_env.build.host import HostBuilder
@@ -27,7 +28,9 @@ SAMPLE = "dev.vdbg-env.profile=sample"
 @pytest.fixture(scope="session")
 def docker_engine() -> Iterator[Engine]:
     """An engine that answers, with the base image; started by the script when it may be, and then left running."""
-    ran = subprocess.run([REPOSITORY / "scripts" / "prepare-engine"], capture_output=True, text=True, check=False)
+    env = {**os.environ, STAYS: "yes"}
+    script = REPOSITORY / "scripts" / "prepare-engine"
+    ran = subprocess.run([script], capture_output=True, text=True, check=False, env=env)
     if ran.returncode != 0:
         pytest.skip(ran.stderr.strip().rpartition("\n")[2])
     engine = connect()

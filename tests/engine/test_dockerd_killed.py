@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.engine,
     pytest.mark.slow,
     pytest.mark.long,
+    pytest.mark.leaves("a dockerd that a test starts again is ended with the module"),
     # The client library leaves a socket open when nothing listens behind it any more; that is no fault of ours.
     pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
 ]

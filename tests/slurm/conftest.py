@@ -7,6 +7,15 @@ import pytest
 
 from tests.slurm.cluster import Allocated, Cluster, missing
 
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the cluster's daemons live: a test starts some anew, and each step has one that outlives it for a moment."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.leaves("the cluster ends its daemons"))
+
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -196,8 +196,8 @@ def _owned() -> set[int]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether Python started it for this process, and ends it with it."""
-    return is_resource_tracker(pid) or "multiprocessing.forkserver" in command_line(pid)
+    """Whether Python started it for this process, and ends it with it, or it is for all tests."""
+    return is_resource_tracker(pid) or "multiprocessing.forkserver" in command_line(pid) or reaper.stays(pid)
 
 
 # -- pytest ------------------------------------------------------------------------------------------------------------

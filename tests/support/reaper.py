@@ -3,7 +3,8 @@
     python3 -I -S reaper.py COMMAND [ARGUMENT...]
 
 Runs a command and ends as it does. A process whose parent has died becomes a child of this one, as it would become one
-of init, so it is seen whose it is (PR_SET_CHILD_SUBREAPER, prctl(2)). When the command ends, all others are killed.
+of init, so it is seen whose it is (PR_SET_CHILD_SUBREAPER, prctl(2)). When the command ends, all others are killed, but for what
+has VDBG_TESTS_STAYS in its environment: a Docker Engine that was started for whoever needs one.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from pathlib import Path
 SUBREAPER, DEATH_SIGNAL = 36, 1  # <linux/prctl.h>
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 END_S = 20.0  # for those that are killed
+STAYS = "VDBG_TESTS_STAYS"
 
 
 def adopt() -> None:
@@ -53,8 +55,8 @@ def look_after(child: int) -> None:
 def end_all() -> None:
     """Kill every child, and those that come to this process by that, until there is none."""
     limit = time.monotonic() + END_S
-    while time.monotonic() < limit:
-        for child in _children():
+    while (children := [one for one in _children() if not stays(one)]) and time.monotonic() < limit:
+        for child in children:
             _send(child, signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -62,6 +64,14 @@ def end_all() -> None:
         except ChildProcessError:
             return
         time.sleep(0.005)
+
+
+def stays(process: int) -> bool:
+    """Return whether a process lives on when the tests have ended."""
+    try:
+        return f"{STAYS}=".encode() in Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return False
 
 
 def _children() -> list[int]:

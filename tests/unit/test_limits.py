@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.reaper import STAYS
 from vdbg_env.supervisor.proc import is_alive
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +130,14 @@ def test_what_a_module_s_fixture_starts_ends_with_its_module(tmp_path: Path, end
     done = ran(tmp_path, FORKS.format(mark="leaves('a reason')") + OF_A_MODULE.format(ends=ends))
     assert ("5 passed in" if ends else "5 passed, 1 error in") in done.stdout
     assert nothing_runs(tmp_path)
+
+
+def test_an_engine_for_whoever_needs_one_lives_on(tmp_path: Path) -> None:
+    code = LEAVES.replace("setsid sh", f"{STAYS}=yes setsid sh")
+    done = ran(tmp_path, code)
+    assert done.returncode == 0, done.stdout
+    assert not nothing_runs(tmp_path)
+    os.kill(int((tmp_path / "leaves.pid").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
