@@ -3,8 +3,8 @@
     python3 -I -S reaper.py COMMAND [ARGUMENT...]
 
 Runs a command and ends as it does. A process whose parent has died becomes a child of this one, as it would become one
-of init, so it is seen whose it is (PR_SET_CHILD_SUBREAPER, prctl(2)). When the command ends, all others are killed. What
-has VDBG_TESTS_STAYS in its environment lives on: a Docker Engine that was started for whoever needs one.
+of init, so it is seen whose it is (PR_SET_CHILD_SUBREAPER, prctl(2)). When the command ends, all others are killed.
+What has VDBG_TESTS_STAYS in its environment lives on: a Docker Engine that was started for whoever needs one.
 """
 
 import contextlib

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -523,7 +524,9 @@ def test_a_log_that_was_not_recorded_is_not_said_to_have_no_reason(tmp_path: Pat
     done = guarded(tmp_path, code, *flags)
     assert done.status == 3 and done.said is not None
     assert "why" not in done.said["found"] and "recorded log has no word" in done.said["found"]
-    assert done.said["next"].startswith(f"read the end of its output: tail -n 50 {the_run(tmp_path)}/steps/")
+    assert done.said["next"].startswith(
+        f"read the end of its output: tail -n 50 {shlex.quote(str(the_run(tmp_path)))}/steps/"
+    )
     last = done.stderr.decode().splitlines()[-1]
     assert last.startswith("vdbg-env guard: not recorded, and so not read: stderr: "), last
     assert (

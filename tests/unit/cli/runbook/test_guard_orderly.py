@@ -243,7 +243,7 @@ def test_an_xid_of_a_program_that_ended_with_status_0_is_told(tmp_path: Path) ->
     stand_in.parent.mkdir()
     stand_in.write_text(
         '#!/bin/sh\necho "[$(cut -d. -f1 /proc/uptime).5] NVRM: Xid (PCI:0000:00:06): 31, pid=$(cat '
-        f'{tmp_path}/pid), name=python3, channel 0x19, intr 0. MMU Fault"\n'
+        f"'{tmp_path}/pid'), name=python3, channel 0x19, intr 0. MMU Fault\"\n"
     )
     stand_in.chmod(0o755)
     where = "os.path.dirname(os.environ['CUDA_COREDUMP_FILE'])"

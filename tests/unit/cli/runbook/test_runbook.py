@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -157,7 +158,7 @@ def test_a_run_that_is_out_of_time_says_so_first_and_is_continued_as_it_says(
     assert "the 0.001 s allowed for the whole run are spent\n\nNext\n  1. resume it" in shown.out
     command = next(line for line in shown.out.splitlines() if "$ " in line).split("$ ")[1]
     assert f"continue with: {command}" in shown.err
-    assert main([*command.split()[1:], "--batch", "--json"]) == 3
+    assert main([*shlex.split(command)[1:], "--batch", "--json"]) == 3
     assert steps(capsys.readouterr().out)[0] == ("baseline", "reproduced")
 
 
@@ -368,7 +369,7 @@ def test_a_run_whose_engine_went_away_says_how_to_go_on(
     told = capsys.readouterr().err
     assert "error: the engine is away" in told
     assert json.loads((here / "r" / "report.json").read_text())["why"] == "the engine is away"
-    assert f"continue with: vdbg-env runbook tiny --resume {here / 'r'}" in told
+    assert f"continue with: vdbg-env runbook tiny --resume {shlex.quote(str(here / 'r'))}" in told
     assert run("--resume", "r", workload=()) == 3
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import sys
 import tarfile
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_a_run_that_was_cut_off_says_so_in_its_report_and_how_to_go_on(
     assert main(["runs", "report", "bad"]) == 125
     shown = capsys.readouterr().out
     assert "INCONCLUSIVE" in shown and "cut off" in shown
-    assert f"$ vdbg-env runbook tiny --resume {run}" in shown
+    assert f"$ vdbg-env runbook tiny --resume {shlex.quote(str(run))}" in shown
 
 
 def test_a_run_in_containers_names_their_image(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

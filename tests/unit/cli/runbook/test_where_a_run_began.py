@@ -36,7 +36,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("VDBG_ENV_RUNS", str(tmp_path / "runs"))
     (tmp_path / "where.yaml").write_text(RUNBOOK)
     (first := tmp_path / "first").mkdir()
-    (first / "crash.sh").write_text("#!/bin/sh\necho boom in $(basename $PWD): $WORD, $NOTES, $1\nexit 1\n")
+    (first / "crash.sh").write_text('#!/bin/sh\necho boom in $(basename "$PWD"): $WORD, $NOTES, $1\nexit 1\n')
     (first / "crash.sh").chmod(0o755)
     monkeypatch.chdir(first)
     assert runbook("--run-dir", "../runs/known", "-i", "word=hello", "--", "./crash.sh", "data") == 3
