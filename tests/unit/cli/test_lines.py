@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def test_a_folder_of_dumps_needs_no_other_input(how: str, monkeypatch: pytest.Mo
     folder.mkdir(parents=True)
     Path("sample.lines").rename(folder / "sample.lines")
     if how == "variable":
-        monkeypatch.setenv("VDBG_LINES", str(folder))
+        monkeypatch.setenv("VDBG_LINES", os.path.relpath(folder))  # blanks separate places
     Path("dumps").mkdir()
     Path("stock.nvcudmp").rename("dumps/rank0.nvcudmp")
     Path("hang.nvcudmp").rename("dumps/rank1.nvcudmp")

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -360,14 +361,23 @@ def with_slow_clients(folder: Path, request: pytest.FixtureRequest) -> Work:
     return Work(argv=vdbg("capture", "--port", "0", "--to", to, "-o", folder / "out"), at=at)
 
 
+def bound_for_names(server: socket.socket) -> str:
+    """Bind to the port of name servers, on an address that no other run of the tests has at the moment."""
+    for last in range(9, 250):
+        with suppress(OSError):
+            server.bind((f"127.0.0.{last}", 53))
+            return f"127.0.0.{last}"
+    pytest.fail("no address is left for a name server")
+
+
 def asking_a_name_server(folder: Path, request: pytest.FixtureRequest) -> Work:
     """It is waited for 30 s and longer."""
     if os.geteuid() != 0:
         pytest.skip("a name server of its own needs root")
     server = kept(request, socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    server.bind(("127.0.0.9", 53))
-    server.settimeout(30)
-    (folder / "resolv.conf").write_text("nameserver 127.0.0.9\noptions timeout:30\n")
+    address = bound_for_names(server)
+    server.settimeout(120)
+    (folder / "resolv.conf").write_text(f"nameserver {address}\noptions timeout:30\n")
 
     def at(running: Running) -> bool:
         port = port_of(running)
@@ -378,7 +388,7 @@ def asking_a_name_server(folder: Path, request: pytest.FixtureRequest) -> Work:
         assert b"no-such-host" in server.recvfrom(512)[0]
         return True
 
-    shell = f'mount --bind {folder}/resolv.conf /etc/resolv.conf && exec "$@"'
+    shell = f'mount --bind "{folder}/resolv.conf" /etc/resolv.conf && exec "$@"'
     words = vdbg("capture", "--port", "0", "--to", "no-such-host.example:80", "-o", folder / "out")
     private = ("unshare", "--mount", "--propagation", "private", "sh", "-c", shell, "sh")
     return Work(argv=[*private, *words], at=at, below_s=15.0)
