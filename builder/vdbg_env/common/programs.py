@@ -104,7 +104,7 @@ def output_of(process: subprocess.Popen[bytes], *, timeout_s: float | None = Non
 
 
 def _rest(pipe: int) -> Iterator[bytes]:
-    """Yield what is in a pipe, and no more than it can hold: what still writes to it is not the program."""
+    """Yield what is in a pipe, at most as much as it can hold: what still writes to it is not the program."""
     left = _PIPE_MOST
     with suppress(BlockingIOError):
         while left > 0 and (piece := os.read(pipe, _PIECE)):

@@ -149,7 +149,7 @@ def waiting() -> Iterator[None]:
 class Held:
     """Signals that are kept waiting from its beginning to `release`, or to the end of its block.
 
-    Popen started a program already when a handler raises in the middle of it, and then nobody ends that program. So it
+    Popen started a program already when a handler raises in the middle of it, and then no one ends that program. So it
     is called in such a block, and the signals are released where what cleans up is in force.
     """
 
@@ -165,7 +165,7 @@ class Held:
         return self
 
     def release(self) -> None:
-        """Let the signals through, those first that came meanwhile."""
+        """Let the signals through, those first that have arrived."""
         while self._before:
             signal.signal(*self._before.popitem())
         while self._came:
@@ -212,7 +212,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def is_below_nohup(number: int) -> bool:
-    """Return whether this is SIGHUP, and who started this program has it go on when its terminal goes away."""
+    """Return whether this is SIGHUP, and who started this program has it outlive its terminal."""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 

@@ -134,7 +134,7 @@ def _targets(command: HangCommand, root: int, processes: list[Process]) -> list[
 
 
 def _drain(helper: Helper) -> None:
-    """Pass on what is in a helper's pipe, and no more than that: one that prints without end fills it meanwhile."""
+    """Pass on what is in a helper's pipe, at most as much as it holds: one that prints without end fills it again."""
     left = MOST_IN_PIPE
     try:
         while left > 0 and (data := os.read(helper.descriptor, 1 << 16)):

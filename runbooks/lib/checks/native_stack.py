@@ -131,7 +131,7 @@ def main(words):
         print("python3 native_stack.py COMMAND [ARGUMENT...]", file=sys.stderr)
         return 2
     adopt()
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # ignored, which may be inherited, it would wake nobody
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # ignored, which may be inherited, it would wake no one
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ASKED)  # until it is known whom to pass them on to
     read, write = os.pipe()
     tracer = os.fork()
