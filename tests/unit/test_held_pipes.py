@@ -155,7 +155,8 @@ def test_what_looks_at_a_workload_may_print_without_end(tmp_path: Path) -> None:
 def test_a_stranger_may_write_to_the_workload_s_output_without_end(tmp_path: Path) -> None:
     pipe = _Endless()
     streams = Streams(Job(str(tmp_path), (), {}, str(tmp_path)), Redactor(()), pipe.fill, lambda: False)
-    streams.open(pipe.read)
+    streams.pipes["stdout"] = pipe.read
+    streams.open()
     streams.drain()
     streams.close()
     assert streams.summary()["output"]["stdout"]["bytes"] > 1 << 20
