@@ -1,4 +1,4 @@
-"""Which source files are headers that come with CUDA: atomics, `__ldg`, half types, cooperative groups, CCCL.
+"""Which source files are headers of CUDA: atomics, `__ldg`, half types, cooperative groups, CCCL.
 
 A place in one of these is not where a user's program does something. The line that called it is.
 """
@@ -32,7 +32,7 @@ _HEADER: Final = re.compile(
 
 @lru_cache(maxsize=4096)
 def is_toolkit_header(file: str) -> bool:
-    """Say whether a source file is a header that comes with CUDA, by its path."""
+    """Say whether a source file is a header of CUDA, by its path."""
     return _HEADER.search(re.sub(r"/(?:\./)+|//+", "/", file)) is not None
 
 

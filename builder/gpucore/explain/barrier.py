@@ -1,4 +1,4 @@
-"""At which barrier of its block a warp is held, how many threads that takes, and how many of them stand there."""
+"""At which barrier of its block a warp is held, how many threads that takes, and how many of them are there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpucore.core_reader import CoreSections, Warp
 from gpucore.explain.program import Program
 from gpucore.sass import WORD, Immediate, Instruction, Register, RegisterOperand, definitions
 
-_BEHIND: Final = 2  # instructions: where the H100s seen stand while they wait at a barrier of the block
+_BEHIND: Final = 2  # instructions: where warps of the H100s seen are while they wait at a barrier of the block
 _LEAVES: Final = frozenset({"BRA", "BRX", "JMP", "JMX", "EXIT", "RET", "CALL"})
 _ARRIVES: Final = frozenset({"ARV", "ARRIVE"})
 _WARP: Final = 32
@@ -26,7 +26,7 @@ class BlockBarrier:
     """A barrier of a block that holds a warp up, at an offset of its program.
 
     `number` is one of the block's sixteen. `threads` is how many it takes, None where it takes the whole block, and 0
-    where a register says it that is not known. `there` is how many threads of the block stand at it, None where that is
+    where a register says it that is not known. `there` is how many threads of the block are at it, None where that is
     not known. `absent` is how many resident warps of the block are not there, where it takes the whole block. `arrives`
     is whether the code also arrives at it without waiting, which leaves no trace.
     """
@@ -51,7 +51,7 @@ class Held:
 def held_at(program: Program, offset: int, read: ReadRegister) -> Held | None:
     """Return the barrier of the block that holds a thread at an offset, if it does not run on; None where none does.
 
-    A held thread stands at most two instructions behind, and not behind an access to memory: then it has passed. Where
+    A held thread is at most two instructions behind, and not behind an access to memory: then it has passed. Where
     a guard is not known and would decide between barriers, none is named.
     """
     routine = program.routine_at(offset)

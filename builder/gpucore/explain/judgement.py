@@ -92,14 +92,14 @@ def _loaded(address: Address) -> Iterator[Atom]:
 
 
 def _of_loads(address: Address, numbers: Numbers, words: Words) -> Iterator[Judgement]:
-    """Yield the loaded value that is all of an index, where it is a number that stands for none: it is likely that."""
+    """Yield the loaded value that is all of an index, where it is a number that often means none: it is likely that."""
     if address.index is None or not numbers.choice.certain:
         return
     for a in _loaded(address):
         value = numbers.fact(of(a)) if numbers.met(a) else None
         known = (_PLACEHOLDERS_64 if a.bits == 64 else _PLACEHOLDERS).get(value) if value is not None else None
         if known is not None and _is_multiple(address.index, a):
-            yield Judgement("placeholder", f"{words.atom(a)} is {known}, which often stands for no index")
+            yield Judgement("placeholder", f"{words.atom(a)} is {known}, which often means no index")
 
 
 def _is_multiple(p: Poly, a: Atom) -> bool:

@@ -109,7 +109,7 @@ class Snapshot:
     together: bool = False
     """Whether all threads that the warp ever had stand at one instruction."""
     others_left: bool = False
-    """Whether threads of the warp are not here: they stand elsewhere, or have exited."""
+    """Whether threads of the warp are not here: they are elsewhere, or have exited."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ class Numbers:
     def is_whole(self) -> bool:
         """Whether no other thread than those of `accessing` may have been with them at the access.
 
-        Threads that stand behind it, and no branch between, are still together.
+        Threads that are behind it, and no branch between, are still together.
         """
         code, n, places = self._code, self.address.instruction, self.accessing()
         others = [state for k, state in enumerate(self._states) if k not in places and state.lane.failed]

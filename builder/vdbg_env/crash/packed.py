@@ -86,7 +86,7 @@ class _Standard:
 
 
 class _Zstd:
-    """zstd has no limit of its own: so few bytes are given at once that they expand to little."""
+    """zstd has no limit: so few bytes are given at once that they expand to little."""
 
     def __init__(self) -> None:
         from zstandard import ZstdDecompressor  # what reads cores in an image has the standard library alone
@@ -125,7 +125,7 @@ class _Packing:
     errors: Callable[[], tuple[type[Exception], ...]]
     padded: bool = False
     too_large: str = ""
-    """What the library says of a stream that needs more memory than it is given."""
+    """What the library says about a stream that needs more memory than it is given."""
     needs: str = ""
     cause: str = ""
     next_step: str = ""

@@ -48,7 +48,7 @@ def map_in_processes(work: Callable[[Item], Result], items: Sequence[Item]) -> I
 
 
 def _begin(work: Callable[[Any], Any], parent: int) -> None:
-    """Prepare a forked process: Ctrl-C is the parent's to answer, and without the parent nobody needs the result."""
+    """Prepare a forked process: Ctrl-C is the parent's to answer, and without the parent no one needs the result."""
     global _work
     _work = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)

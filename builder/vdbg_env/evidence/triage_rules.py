@@ -440,7 +440,7 @@ _DEFINES_CLASSES = re.compile(rb"^kind:\s*TriageClasses\b", re.MULTILINE)
 
 @cache
 def rule_book(folder: pathlib.Path | None = None) -> RuleBook:
-    """Return the shipped rules, with those of a folder beside them.
+    """Return the shipped rules, and those of a folder.
 
     A folder that holds the classes too is a whole set and replaces the shipped one. Raises BadDocument where a rule is
     wrong, and BadInput for a folder without rules.

@@ -1,6 +1,6 @@
 """Take credentials out of recorded requests: headers, addresses and bodies.
 
-They are known by names, by shapes and by the rules of all text. A client sends a server more than the server prints:
+Names, shapes and the rules of all text show them. A client sends a server more than the server prints:
 here a weak hint is enough (`key=`, `code=`), and of headers only those stay that a replay needs. What is replaced keeps
 its place and its type, so that the request still parses.
 """
@@ -32,7 +32,7 @@ KEPT_HEADERS = frozenset((
 ))  # fmt: skip
 _KEPT_PARAMETERS = frozenset(("boundary", "charset", "q", "type", "version", "start", "start-info"))
 _REDACTED = "[redacted value]"
-_MOST_EXPANDED = 64 << 20  # bytes of a body that came compressed
+_MOST_EXPANDED = 64 << 20  # bytes of a body that was compressed
 _CHUNK = 1 << 16
 _NAMES = frozenset(("name", "key", "id", "field", "header", "variable", "var", "env"))
 _VALUES = frozenset(("value", "val", "values"))
@@ -289,7 +289,7 @@ class RequestRedactor:
     def body(self, data: bytes, content_type: str = "", encoding: str = "") -> bytes | None:
         """Return the bytes of a body without credentials, None for one that cannot be looked into.
 
-        One that came compressed is compressed again where something was taken out.
+        One that was compressed is compressed again where something was taken out.
         """
         codings = [coding.strip().lower() for coding in encoding.split(",") if coding.strip().lower() != "identity"]
         if not any(codings):

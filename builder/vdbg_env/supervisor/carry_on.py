@@ -1,4 +1,4 @@
-"""Carry a guarded command to its end after a fault in this program: its output, its signals, its status, no more.
+"""Carry a guarded command to its end after a fault in this program: its output, its signals, its status.
 
 It opens no file, starts no process and imports nothing: the fault may be that there is no room for any of that.
 """

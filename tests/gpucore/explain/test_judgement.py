@@ -66,7 +66,7 @@ def test_minus_one_is_a_placeholder_only_of_a_thread_that_is_certain_and_is_said
     def kinds() -> list[str]:
         return [one.text for one in judge_numbers(alone, numbers, words, -4096) if one.kind == "placeholder"]
 
-    assert kinds() == ["row is -1, which often stands for no index"]
+    assert kinds() == ["row is -1, which often means no index"]
     assert not [one for one in judge_numbers(why.address, numbers, words, -4096) if one.kind == "placeholder"]
     numbers.choice = replace(numbers.choice, certain=False)
     assert kinds() == []

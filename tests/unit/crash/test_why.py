@@ -158,7 +158,7 @@ def test_a_report_says_why_in_each_form() -> None:
     assert json.loads(report_json(report))["findings"][0]["address"] == {"width": 4}
     assert "= p (argument 1, float*) + 4 * <i>" in pages.as_markdown(report)
     assert "= p (argument 1, float*) + 4 * &lt;i&gt;" in pages.as_html(report, template=template, style="")
-    assert "why       wrote 4 bytes" in as_terminal.render(report)
+    assert "why         wrote 4 bytes" in as_terminal.render(report)
 
 
 TILES = WAITING.parent / "tile_sm90.cubin"
