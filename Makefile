@@ -13,7 +13,7 @@ WORKERS := $(shell expr 2 \* $$(nproc))
 # What only computes, and starts no real program.
 READERS := tests/gpucore tests/unit/crash
 # What starts few programs and needs none beyond Python.
-QUICK := $(addprefix tests/unit/,build common evidence image lines record report runbook slurm test_arrows.py test_hops.py test_pages.py test_words.py) tests/gpucore
+QUICK := $(addprefix tests/unit/,build common evidence image lines record report runbook slurm test_arrows.py test_pages.py test_words.py) tests/gpucore
 # A test of real processes that lost a race is run once more and named at the end (RERUN): a fault of the test, to be repaired.
 ONCE_MORE := --reruns 1 -raR
 

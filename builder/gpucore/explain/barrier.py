@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpucore.core_layout import LaneRow, SectionType
-from gpucore.core_reader import CoreSections, Warp
 from gpucore.explain.program import Program
 from gpucore.sass import WORD, Immediate, Instruction, Register, RegisterOperand, definitions
+
+if TYPE_CHECKING:  # an answer from code alone needs no reader of cores
+    from gpucore.core_reader import CoreSections, Warp
 
 _BEHIND: Final = 2  # instructions: where warps of the H100s seen are while they wait at a barrier of the block
 _LEAVES: Final = frozenset({"BRA", "BRX", "JMP", "JMX", "EXIT", "RET", "CALL"})

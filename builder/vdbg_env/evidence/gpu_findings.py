@@ -160,8 +160,8 @@ def _to_lines(kernel: str | None) -> NextStep:
     if maker and maker.lines == "wheel":
         return _REBUILD
     if maker is None or origin.others:
-        known = f"it is of {origin.text}" if origin.makers else f"whose kernel it is, is {origin.text}"
-        return NextStep(f"{known}: find which library has it, where it ran", find_library(kernel))
+        known = f"it is of {origin.text}" if origin.makers else f"its owner is {origin.text}"
+        return NextStep(f"{known}: look for the library that has it, where it ran", find_library(kernel))
     likely = "likely " if origin.likely else ""
     return NextStep(
         f"this kernel is {likely}{maker.name}'s, which a build of vLLM gives no lines; for lines: {maker.remedy}"

@@ -170,4 +170,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:52f1a23a3a96a3697186bbb36b19292d4d9607a60ed5c66ceba8a200c56800cb"
+    dev.vdbg-env.plan.digest="sha256:7439e888179633bc3604bac772d758c7e19e326a819db9da617741ebc165b649"

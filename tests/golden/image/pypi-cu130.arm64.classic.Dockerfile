@@ -167,4 +167,4 @@ LABEL org.opencontainers.image.title="vdbg-env pypi-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:261a56596ff8bcc32be4aeb11a1d436e9d4b175a6241fffc3c09c7ec248fc8ee"
+    dev.vdbg-env.plan.digest="sha256:112a230250bf601da279daeaf7c417536adb51e9368107c4c732a9833d3b3a11"

@@ -139,4 +139,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:3f7f10823c9afeb9118f7502027e7fe04e47b5550309b8e3c332668e30ebf2e0"
+    dev.vdbg-env.plan.digest="sha256:78db0a695d4883ebe87ebd054b033e9e2052b4635286463fdd188231bc8faeba"

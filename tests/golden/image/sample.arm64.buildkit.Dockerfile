@@ -145,4 +145,4 @@ LABEL org.opencontainers.image.title="vdbg-env sample" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:26af2a44f61b1c94e0a91db8e749db7bd593a3025bacd99e1fb6a70059fdee44"
+    dev.vdbg-env.plan.digest="sha256:42edc0d9f632cabe4cb51c39a11336cf7d7cb90eedfb4bf8ab74f40c2fcf42b7"

@@ -159,4 +159,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:8527bc1c7cb2a9441614bd0f84bad28183d968caf6614663e5e194be946fa927"
+    dev.vdbg-env.plan.digest="sha256:552a281a38ea19900018245606a21dcf9baee31e3a4c24ec82b7797c213bc5be"

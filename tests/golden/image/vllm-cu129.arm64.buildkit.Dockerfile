@@ -161,4 +161,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu129" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="12.9" \
-    dev.vdbg-env.plan.digest="sha256:cb46a22a72d68e403c9b948b2b43ba8426c06a5c7d4cb831aff10a517fd2cdd3"
+    dev.vdbg-env.plan.digest="sha256:305f52edfe488453facf2c9cb38c837f0d6705644568ccbde7411f00a48197c6"

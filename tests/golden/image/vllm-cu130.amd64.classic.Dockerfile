@@ -152,4 +152,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:1db829ada1269a06d41defec1aecc7cef7c0d52b6f7dadc90670e2af948de07d"
+    dev.vdbg-env.plan.digest="sha256:2ba6851347824c8acd770974c2742e6500db192dd506616129dd55a7d0711466"

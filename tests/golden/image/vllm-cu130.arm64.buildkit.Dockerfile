@@ -158,4 +158,4 @@ LABEL org.opencontainers.image.title="vdbg-env vllm-cu130" \
     dev.vdbg-env.debug="lineinfo" \
     dev.vdbg-env.arch="9.0" \
     dev.vdbg-env.cuda="13.0" \
-    dev.vdbg-env.plan.digest="sha256:fabb5889cc597720fc8f1758a572e5ddacafcb20e3b98a4f249a82522eef619a"
+    dev.vdbg-env.plan.digest="sha256:7c067fe23d0bb0235617a0d78e0a686455e32d7be410289b4d9bff8be8869b6e"

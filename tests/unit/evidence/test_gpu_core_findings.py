@@ -62,7 +62,7 @@ def test_without_line_info_the_kernel_and_the_offset_stay() -> None:
             "this kernel is cuBLAS's, which a build of vLLM gives no lines; for lines: none: its code",
         ),
         ("_ZN5flash16flash_fwd_kernelIiEEvi", "it is of vLLM (_vllm_fa2_C), flash-attn, vllm-flash-attn, sgl-kernel"),
-        ("_ZN3cub6KernelIN2at6native1TEEEvT_", "whose kernel it is, is not known: a template of CUB"),
+        ("_ZN3cub6KernelIN2at6native1TEEEvT_", "its owner is not known: a template of CUB"),
         ("_ZN4vllm15rms_norm_kernelIfEEvPT_", "build with line info, and run this again in that image"),
     ],
 )

@@ -158,7 +158,7 @@ def test_synthetic_requests_fit_the_servers_model_and_reach_it(project: Path) ->
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "No such file or directory"), (b"", "it holds no requests"), (b"{}\n\x00\xff\n", "line 2 is no JSON")],
+    [(None, "No such file or directory"), (b"", "it holds no requests"), (b"\x00\xff\n", "line 1 is no JSON")],
 )
 def test_requests_that_cannot_be_read_are_found_before_a_server_starts(
     project: Path, content: bytes | None, said: str
@@ -170,7 +170,7 @@ def test_requests_that_cannot_be_read_are_found_before_a_server_starts(
     given = ("-i", "request=r.jsonl", "-i", "port=auto")
     ran = vdbg_env("runbook", "./driven.yaml", "--batch", "--run-dir", "run", *given, "--", *argv)
     assert ran.status == 2
-    assert f"-i request=r.jsonl: {said}" in ran.stderr
+    assert "-i request=r.jsonl: " in ran.stderr and said in ran.stderr
     assert "vdbg-env capture" in ran.stderr
     assert not (project / "started").exists() and not (project / "run").exists()
 
