@@ -71,7 +71,7 @@ def test_what_gives_lines_is_what_can_give_them_to_this_kernel(kernel: str, firs
     (finding,) = gpu_core_findings([replace(fault, kernel=kernel)], ())
     assert str(finding.next_step).startswith(first)
     assert ("vdbg-env build --lineinfo" in str(finding.next_step)) is ("4vllm" in kernel)
-    assert ("vdbg-env locate" in str(finding.next_step)) is ("find which library" in str(finding.next_step))
+    assert ("vdbg-env locate" in str(finding.next_step)) is ("look for the library" in str(finding.next_step))
 
 
 def test_warps_that_have_exited_are_said_to_have() -> None:
