@@ -14,6 +14,8 @@ _VALUED = {
 }  # fmt: skip
 _SWITCHES = {"--full-core", "--memory-map", "--no-memory-map"}
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # as a shell says it
+_SHELL = "/bin/sh"
+_LOOKED_AT = 128  # bytes, of which a program has a zero among the first
 
 
 def prefer_own_modules(path: list[str], given: list[str], home: str) -> list[str]:
@@ -40,6 +42,7 @@ _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH
 sys.path[:] = prefer_own_modules(sys.path, _given_folders(), _HOME)
 
 import gc  # noqa: E402
+from errno import ENOEXEC  # noqa: E402
 from signal import SIG_DFL, SIGINT, SIGPIPE, SIGXFSZ, default_int_handler, getsignal, signal  # noqa: E402
 
 # Ctrl-C while Python imports ends it as it ends any program, without a traceback; `main` answers it in words. What was
@@ -97,11 +100,26 @@ def _run_unguarded(command: list[str], error: Exception) -> int:
     _say(f"the command runs without its guard: {what}")
     for number in (SIGPIPE, SIGXFSZ):  # which Python ignores, and a program that it becomes would
         signal(number, SIG_DFL)
+    if not command[0]:
+        _say("the name of the command is empty")
+        return _NOT_FOUND
     try:
         os.execvp(command[0], command)
     except OSError as error:
+        if error.errno == ENOEXEC and (script := _find_script(command[0])):
+            os.execv(_SHELL, [_SHELL, script, *command[1:]])
         _say(f"{command[0]} cannot be started: {error.strerror}")
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
+
+
+def _find_script(name: str) -> str | None:
+    """Return where a text without a `#!` line is, which execvp(3) gives to the shell; None for what is no text."""
+    places = [""] if "/" in name else os.get_exec_path()
+    for path in (os.path.join(place, name) for place in places):  # noqa: PTH118
+        if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113
+            with open(path, "rb") as file:  # noqa: PTH123
+                return None if b"\0" in file.read(_LOOKED_AT) else path
+    return None
 
 
 def _say(text: str) -> None:

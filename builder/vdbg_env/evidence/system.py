@@ -483,6 +483,8 @@ def _way_out(why: str) -> str:
         return "name a folder that each node has and that this user may write in, as in --scratch /tmp"
     if "Permission denied" in why:
         return "make the program executable (chmod +x), or start it by its interpreter: python3 FILE"
+    if "Exec format error" in why:
+        return "compare what `file PROGRAM` and `uname -m` print: a program of another machine cannot run on this one"
     return (
         "check the path or activate its environment; `runbook --image` runs it where only an image has it, and a "
         "container sees its image and what --mount names"

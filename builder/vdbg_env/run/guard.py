@@ -36,7 +36,7 @@ _WELL = {Verdict.PASSED, Verdict.NOT_REPRODUCED}
 def exit_status(ended: Ended) -> int:
     """Return the command's own exit status, as a shell gives it: 128 and the number for a signal."""
     if ended.by is EndedBy.NOT_STARTED:
-        return _NOT_EXECUTABLE if "ermission denied" in (ended.message or "") else _NOT_FOUND
+        return _NOT_FOUND if "o such file or directory" in (ended.message or "") else _NOT_EXECUTABLE
     if ended.signal is not None:
         return 128 + ended.signal
     if ended.by is EndedBy.ENGINE_LOST:

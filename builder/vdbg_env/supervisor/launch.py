@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -13,6 +14,8 @@ from vdbg_env.supervisor.process_tree import Cgroup
 
 _F_SETPIPE_SZ = 1031
 MOST_IN_PIPE = 1 << 20  # bytes
+_SHELL = "/bin/sh"
+_LOOKED_AT = 128  # bytes, of which a program has a zero among the first
 _OUTSIDE = b"\0"  # sent before all else by a child that could not enter its cgroup
 
 
@@ -124,7 +127,7 @@ def _become(
         os.dup2(err, 2)
         if starts >= 0:
             os.write(starts, b"\n")
-        os.execvpe(argv[0], argv, env)
+        _execute(argv, env)
     except OSError as error:
         where = cwd if error.filename == cwd else argv[0]
         os.write(said, f"{where}: {error.strerror}".encode("utf-8", "surrogateescape"))
@@ -132,3 +135,24 @@ def _become(
         os.write(said, f"{argv[0]}: {error}".encode("utf-8", "surrogateescape"))
     finally:
         os._exit(127)
+
+
+def _execute(argv: tuple[str, ...], env: dict[str, str]) -> None:
+    """Become the program as execvp(3) does, which gives a text without a `#!` line to the shell."""
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        from shutil import which
+
+        script = which(argv[0], path=env.get("PATH", os.defpath))
+        if script is None or not _is_text(script):
+            raise
+        os.execve(_SHELL, (_SHELL, script, *argv[1:]), env)
+
+
+def _is_text(path: str) -> bool:
+    """Say whether a file is no program of another machine, which a shell would only misread."""
+    with open(path, "rb") as file:  # noqa: PTH123 - this program starts faster without pathlib
+        return b"\0" not in file.read(_LOOKED_AT)

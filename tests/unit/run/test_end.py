@@ -32,6 +32,8 @@ from vdbg_env.runbook.state import Verdict
         (Ended(by=EndedBy.ENGINE_LOST), 137),
         (Ended(by=EndedBy.NOT_STARTED, message="x: No such file or directory"), 127),
         (Ended(by=EndedBy.NOT_STARTED, message="x: Permission denied"), 126),
+        (Ended(by=EndedBy.NOT_STARTED, message="x: Exec format error"), 126),
+        (Ended(by=EndedBy.NOT_STARTED, message="x: Argument list too long"), 126),
     ],
 )
 def test_the_status_is_the_command_s_own(ended: Ended, status: int) -> None:

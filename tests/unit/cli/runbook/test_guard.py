@@ -162,20 +162,35 @@ def test_what_kept_a_server_from_starting_is_said_with_what_mends_it(
 
 @pytest.mark.parametrize(
     ("mode", "status", "step"),
-    [(None, 127, "check the path"), (0o644, 126, "chmod +x")],
-    ids=["absent", "no-program"],
+    [(None, 127, "check the path"), (0o644, 126, "chmod +x"), (0o755, 126, "uname -m")],
+    ids=["absent", "no-program", "of another machine"],
 )
 def test_a_command_that_cannot_be_started_has_a_next_step(
     tmp_path: Path, mode: int | None, status: int, step: str
 ) -> None:
     program = tmp_path / "passwd"  # what the system says of it is no password
     if mode:
-        program.touch(mode)
+        program.write_bytes(b"\x7fELF\2\1\1\0")
+        program.chmod(mode)
     done = subprocess.run(
         guard_command(str(program)), env=environment(tmp_path), cwd=tmp_path, capture_output=True, check=False
     )
     assert done.returncode == status
     assert step in json.loads(done.stderr)["next"]
+
+
+@pytest.mark.parametrize("folder", ["", "bin"], ids=["by its path", "from PATH"])
+def test_a_script_without_an_interpreter_line_runs_as_below_env_and_nohup(tmp_path: Path, folder: str) -> None:
+    script = tmp_path / folder / "start-job"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text('echo "$0 has $1"; exit 7\n')
+    script.chmod(0o755)
+    more = environment(tmp_path)
+    done = subprocess.run(
+        guard_command(script.name if folder else "./start-job", "a word"), cwd=tmp_path, capture_output=True, text=True,
+        env={**more, "PATH": f"{script.parent}:{more['PATH']}"}, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (7, f"{script if folder else './start-job'} has a word\n"), done.stderr
 
 
 @pytest.mark.parametrize("after", ["", "gzip -q {log}.1", "touch {log}"], ids=["renamed", "compressed", "made-anew"])

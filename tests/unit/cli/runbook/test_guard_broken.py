@@ -68,6 +68,27 @@ def test_with_a_broken_click(own_copy: Path, tmp_path: Path, code: str, why: str
 
 
 @pytest.mark.parametrize(
+    ("text", "command", "status", "stdout"),
+    [
+        (b"echo ran $1; exit 7\n", ("job", "it"), 7, "ran it\n"),
+        (b"\x7fELF\2\1\1\0", ("./job",), 126, ""),
+        (b"", ("",), 127, ""),
+    ],
+    ids=["a script without an interpreter line", "a program of another machine", "no name"],
+)
+def test_a_command_that_the_kernel_does_not_start(
+    own_copy: Path, tmp_path: Path, text: bytes, command: tuple[str, ...], status: int, stdout: str
+) -> None:
+    (own_copy / "click.py").write_text("raise ImportError")
+    job = tmp_path / "job"
+    job.write_bytes(text)
+    job.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = guarded(own_copy, tmp_path, command=command, PATH=path)
+    assert done[:2] == (status, stdout) and "Traceback" not in done[2], done[2]
+
+
+@pytest.mark.parametrize(
     "lost",
     ["cli", "cli/__init__.py", "cli/runbook.py", "run", "run/guard.py", "run/local.py", "record/run_directory.py",
      "common", "evidence/finding.py", "supervisor", "supervisor/loop.py", "supervisor/__main__.py"],
