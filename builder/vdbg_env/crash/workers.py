@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
@@ -23,24 +24,31 @@ def map_in_processes(work: Callable[[Item], Result], items: Sequence[Item]) -> I
     """Yield `work(item)` for each item, in order; of few items, or with one processor, in this process.
 
     The processes are forked, so that `work` may be any function and sees what this process has loaded; its results are
-    pickled. For a program of one thread. What `work` raises is raised here. Items of a process that died, as one does
-    that the kernel killed for its memory, are done here.
+    pickled. For a program of one thread. What `work` raises is raised here, and ends them. Items of a process that
+    died, as one does that the kernel killed for its memory, are done here.
     """
     count = min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
     done = 0
     if count > 1 and len(items) >= _LEAST_ITEMS:
         from concurrent.futures import ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
-        from multiprocessing import get_context
+        from multiprocessing import active_children, get_context
 
+        others = set(active_children())
         gc.freeze()  # what is collected in a child would be copied there first
         pool = ProcessPoolExecutor(count, get_context("fork"), _begin, (work, os.getpid()))
         try:
-            for result in pool.map(_do, items, chunksize=1):
-                yield result
+            # Not `pool.map`: it cancels what waits, and to that of 3.11 a killed process is then an error to print.
+            results = deque(pool.submit(_do, item) for item in items)
+            while results:
+                yield results.popleft().result()
                 done += 1
         except BrokenProcessPool:
             pass
+        except BaseException:  # Ctrl-C, too: a process that reads a large core, or a slow disk, would be waited for
+            for child in set(active_children()) - others:
+                child.kill()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             gc.unfreeze()

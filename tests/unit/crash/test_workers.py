@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import time
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 
 from tests.builders.core_builder import hang_core, illegal_address_core
 from tests.support.command_line import vdbg_env
+from tests.support.patience import patience
 from vdbg_env.common.errors import BadInput
 from vdbg_env.crash.core import cores_json, cores_text, read_cores
 from vdbg_env.crash.files import SourceFiles
@@ -73,3 +76,22 @@ def test_an_error_of_the_work_is_raised() -> None:
 
 def test_few_items_need_no_process() -> None:
     assert set(map_in_processes(lambda _: os.getpid(), range(3))) == {os.getpid()}
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["at work", "stopped"])
+def test_nothing_waits_for_the_processes_after_ctrl_c(stopped: bool) -> None:
+    """As with a core on a file system that does not answer."""
+    parent, began = os.getpid(), time.monotonic()
+
+    def work(item: int) -> int:
+        if item == 3:
+            os.kill(parent, signal.SIGINT)
+        if item >= 2:
+            os.kill(os.getpid(), signal.SIGSTOP) if stopped else time.sleep(60)
+        return item
+
+    with pytest.raises(KeyboardInterrupt):
+        list(map_in_processes(work, range(20)))
+    for child in active_children():
+        child.join(patience(10))
+    assert not active_children() and time.monotonic() - began < patience(10)
