@@ -160,7 +160,7 @@ def read_cores(
     problems = [(path, result) for path, result in zip(paths, results, strict=True) if not isinstance(result, Core)]
     if not readings:
         raise _nothing_read(problems)
-    readings.sort(key=lambda r: (r.written, r.file))
+    readings.sort(key=lambda r: (r.written, _order_of_rank(r.file), r.file))
     chains = (location.chain for read in readings for location in _locations(read) if location)
     sources = find_lines(chains, source_text)
     return CoresRead(readings=tuple(readings), sources=sources, problems=tuple(problems))
@@ -326,6 +326,12 @@ def rank_of(path: str) -> int | None:
             return int(rank)
     named = next((found for part in reversed(folders[-2:]) if (found := _RANK.search(part))), None)
     return int(named[1]) if named else None
+
+
+def _order_of_rank(path: str) -> tuple[bool, int]:
+    """Return what ranks are sorted by: rank 2 before rank 10, and files that name none at the end."""
+    rank = rank_of(path)
+    return (rank is None, rank or 0)
 
 
 def verdict(readings: Sequence[Core]) -> str:

@@ -153,6 +153,13 @@ def test_several_cores_come_first_in_time_first() -> None:
     assert "  +1100 s  late.nvcudmp" in ran.stdout
 
 
+def test_cores_of_one_second_come_by_the_number_of_their_rank() -> None:
+    for name in ("rank10", "rank2", "rank0", "other"):
+        Path(f"{name}.nvcudmp").write_bytes(illegal_address_core(timestamp=1763696100))
+    ran = vdbg_env("core", "--json", *(f"{name}.nvcudmp" for name in ("other", "rank10", "rank2", "rank0")))
+    assert [core["rank"] for core in json.loads(ran.stdout)["cores"]] == [0, 2, 10, None]
+
+
 def test_no_core_is_called_the_first_of_one_second_or_of_another_run() -> None:
     for name, timestamp in (("a", 1763696100), ("b", 1763696100), ("c", 1763696107), ("old", 1763696100 - 400 * 86400)):
         Path(f"{name}.nvcudmp").write_bytes(illegal_address_core(timestamp=timestamp))
