@@ -3,8 +3,8 @@
 Programs may rely on the functions that are named here; each is loaded when it is first used.
 """
 
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here: it could come from the workload's folders, which `__main__` puts behind the library.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from vdbg_env.agents.library import read_cores, recorded_run, run_report, triage_logs, verify_files
 
@@ -16,7 +16,7 @@ AUTHOR = ""
 __all__ = ["read_cores", "recorded_run", "run_report", "triage_logs", "verify_files"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'vdbg_env' has no attribute {name!r}")
     from vdbg_env.agents import library

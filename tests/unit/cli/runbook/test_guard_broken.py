@@ -117,6 +117,19 @@ def test_with_a_module_of_the_workload_that_is_named_like_one_of_pythons(tmp_pat
     assert stderr.startswith('{"schema": "vdbg-env/guard/v1"')
 
 
+def test_as_installed_nothing_of_python_is_imported_before_the_path_is_in_order(tmp_path: Path) -> None:
+    """The installed program imports the package, and with it what that imports, while the path is the workload's."""
+    for name in ("typing", "types", "enum", "re", "functools", "collections", "operator", "gc", "errno"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not for guard')")
+    installed = "import sys; from vdbg_env.__main__ import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", installed, "guard", "--", *COMMAND], input="in\n", text=True, check=False,
+        env={**environment(tmp_path), "PYTHONPATH": f"{tmp_path}:{ROOT / 'builder'}"}, cwd=tmp_path,
+        capture_output=True, timeout=patience(60),
+    )  # fmt: skip
+    assert_ran_without((done.returncode, done.stdout, done.stderr), "No module named")  # -S: no click
+
+
 def test_where_the_users_folders_stand_in_the_path_of_imports() -> None:
     library = os.path.dirname(os.__file__)  # noqa: PTH120
     path = ["/work", "/users", "/home", "/zip", library, f"{library}/lib-dynload", "/site"]
