@@ -60,13 +60,15 @@ _LARGEST_STEP: Final = 1 << 12  # a variable then has its first value again afte
 class Choice:
     """Why a thread is explained: `certain` says that its address was bad, `possible` of how many that may be.
 
-    `bad` is the number of threads whose address certainly was.
+    `bad` is the number of threads whose address certainly was. `farthest_of` is the number of those that may be it and
+    of which is known how far they are, where that is not of all and the farthest was taken.
     """
 
     certain: bool
     possible: int
     reason: Reason
     bad: int = 0
+    farthest_of: int = 0
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def choose_thread(
         if outside and len(outside) < len(possible):
             likeliest = _farthest(outside)[0]
             numbers.chosen = outside[0].place if likeliest is None else likeliest
-            numbers.choice = replace(numbers.choice, reason="likeliest")
+            numbers.choice = Choice(False, numbers.choice.possible, "likeliest", numbers.choice.bad)
 
 
 def _choose(numbers: Numbers, accesses: Sequence[_Access], exception: int | None) -> tuple[int, Choice]:
@@ -99,25 +99,30 @@ def _choose(numbers: Numbers, accesses: Sequence[_Access], exception: int | None
         return first.place, Choice(True, count, "alike", count)
     if not possible:  # what is known contradicts the exception
         return first.place, Choice(False, count, "unknown")
-    likeliest, decided = (None, False) if exception in MISALIGNED else _farthest(possible)
-    if likeliest is None:
+    likeliest, decided, known = (None, False, 0) if exception in MISALIGNED else _farthest(possible)
+    if likeliest is None or known == 1 < len(possible):
         return possible[0].place, Choice(False, len(possible), "unknown")
+    if known < len(possible):  # that of which nothing is known may be farther
+        return likeliest, Choice(False, len(possible), "unknown", farthest_of=known)
     certain = ran and decided
     return likeliest, Choice(certain, len(possible), "farthest" if certain else "likeliest")
 
 
-def _farthest(possible: Sequence[_Access]) -> tuple[int | None, bool]:
-    """Return the thread whose address is the likeliest to be bad, and whether that is decided; None for no thread."""
+def _farthest(possible: Sequence[_Access]) -> tuple[int | None, bool, int]:
+    """Return the thread whose address is the likeliest to be bad, whether that is decided, and of how many it is.
+
+    It is None where nothing sets a thread apart.
+    """
     far = {one.place: one.distance for one in possible if one.distance is not None and one.near is not None}
     if len({one.near for one in possible if one.place in far}) == 1:
         likeliest = max(far, key=lambda place: -_BEFORE * far[place] if far[place] < 0 else far[place])
         one_side = len({distance < 0 for distance in far.values()}) == 1
-        return likeliest, one_side and len(far) == len(possible)
+        return likeliest, one_side and len(far) == len(possible), len(far)
     held = {one.place: one.address for one in possible if one.address is not None}
     if len(set(held.values())) < 2:
-        return None, False
+        return None, False, 0
     middle = median_low(held.values())
-    return max(held, key=lambda place: abs(held[place] - middle)), False
+    return max(held, key=lambda place: abs(held[place] - middle)), False, len(held)
 
 
 def _is_same(accesses: Sequence[_Access]) -> bool:

@@ -308,6 +308,8 @@ def _doubt_lines(why: Why) -> list[str]:
         return []
     choice = why.numbers.choice
     likeliest = "; this one is the likeliest" if choice.reason != "unknown" else ", and nothing shows which"
+    if choice.farthest_of:
+        likeliest = f"; this one is the farthest of the {choice.farthest_of} whose distance is known"
     which = f"any of {choice.possible} threads of the warp" if choice.possible > 1 else "another thread"
     return [f"not confirmed: {which} may have had the bad address{likeliest}"]
 

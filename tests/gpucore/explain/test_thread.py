@@ -128,7 +128,20 @@ def test_a_thread_of_which_nothing_is_known_may_be_the_one() -> None:
     lanes = (*held.lanes[:31], replace(held.lanes[31], general=()))
     numbers = Numbers(why.address, replace(held, lanes=lanes))
     choose_thread(numbers, ILLEGAL)
-    assert choice_of(replace(why, numbers=numbers))[1] == Choice(False, 32, "likeliest")
+    told = replace(why, numbers=numbers)
+    assert choice_of(told)[1] == Choice(False, 32, "unknown", farthest_of=31)
+    assert (
+        "not confirmed: any of 32 threads of the warp may have had the bad address; this one is the farthest of the 31 "
+        "whose distance is known"
+    ) in why_text(told)
+
+
+def test_the_farthest_of_one_thread_is_no_likely_one() -> None:
+    why, held = gathered(0, 1 << 20)
+    lanes = (held.lanes[0], *(replace(lane, general=()) for lane in held.lanes[1:]))
+    numbers = Numbers(why.address, replace(held, lanes=lanes))
+    choose_thread(numbers, ILLEGAL)
+    assert choice_of(replace(why, numbers=numbers)) == (0, Choice(False, 32, "unknown"))
 
 
 def test_the_thread_whose_register_is_wrong_is_the_likeliest() -> None:
