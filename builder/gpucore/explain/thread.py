@@ -75,9 +75,9 @@ def choose_thread(
     numbers.chosen, numbers.choice = _choose(numbers, accesses, exception)
     if not numbers.choice.certain and mapped is not None and exception not in MISALIGNED:
         width = numbers.address.width
-        possible = [one for one in accesses if one.kind != "good"]
-        outside = [one for one in possible if one.address is not None and not mapped(one.address, width)]
-        if outside and len(outside) < len(possible):
+        known = [one for one in accesses if one.kind != "good" and one.address is not None]
+        outside = [one for one in known if one.address is not None and not mapped(one.address, width)]
+        if outside and len(outside) < len(known):  # a map that has none of them is not of this memory
             likeliest = _farthest(outside)[0]
             numbers.chosen = outside[0].place if likeliest is None else likeliest
             numbers.choice = Choice(False, numbers.choice.possible, "likeliest", numbers.choice.bad)

@@ -123,11 +123,12 @@ def test_without_registers_no_thread_is_certain_and_nothing_is_likely() -> None:
     assert choice_of(replace(why, numbers=none)) == (0, Choice(False, 32, "unknown"))
 
 
-def test_a_thread_of_which_nothing_is_known_may_be_the_one() -> None:
+@pytest.mark.parametrize("mapped", [None, lambda at, size: False], ids=["no map", "a map without this memory"])
+def test_a_thread_of_which_nothing_is_known_may_be_the_one(mapped: Callable[[int, int], bool] | None) -> None:
     why, held = gathered(0, 1 << 20)
     lanes = (*held.lanes[:31], replace(held.lanes[31], general=()))
     numbers = Numbers(why.address, replace(held, lanes=lanes))
-    choose_thread(numbers, ILLEGAL)
+    choose_thread(numbers, ILLEGAL, mapped=mapped)
     told = replace(why, numbers=numbers)
     assert choice_of(told)[1] == Choice(False, 32, "unknown", farthest_of=31)
     assert (
