@@ -1,7 +1,10 @@
 """An engine of the test's own that is killed, full or closed to the user: each told plainly, nothing left behind."""
 
 import gc
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,8 @@ pytestmark = [
     # The client library leaves a socket open when nothing listens behind it any more; that is no fault of ours.
     pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
 ]
+
+NAP = f"sleep 6{os.getpid()}"  # of this test alone
 
 
 @pytest.fixture(autouse=True)
@@ -45,15 +50,19 @@ def test_an_engine_killed_in_the_middle_is_a_failed_build_with_its_step(
     builder: ImageBuilder, own_engine: OwnEngine
 ) -> None:
     events = []
-    order = small_order("echo before", "echo waiting && sleep 60", base=TINY, network="none")
+    order = small_order("echo before", f"echo waiting && {NAP}", base=TINY, network="none")
     for event in builder.build(order):
         events.append(event)
         if isinstance(event, OutputLine) and event.text == "waiting":
             own_engine.kill()
     failure = failed(events)
     assert "went away" in failure.cause
-    assert "sleep 60" in failure.title
+    assert NAP in failure.title
     assert failure.next_step
+    for folder in Path("/proc").glob("[0-9]*"):  # whose engine has gone
+        with suppress(OSError):
+            if NAP in (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode():
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 def test_a_full_disk_is_named(builder: ImageBuilder) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.gpu.needs import ROOT
 from tests.gpu.samples import FOLDER, Sample
+from tests.support.reaper import STAYS
 from tests.support.toolchain import cuda_tool
 
 
@@ -71,7 +72,9 @@ class Compiler:
             return target
         new = target.with_name(f"{target.name}.{os.getpid()}.new")
         command = [self._nvcc, *order.flags, "-o", str(new), str(order.sample.source)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        # It goes on beside tests that need no program yet: none of them has left it behind.
+        env = {**os.environ, STAYS: "yes"}
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
         new.rename(target)
         return target
