@@ -25,8 +25,9 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# The line packs of whoever runs the tests must not answer in them.
+# The line packs and profiles of whoever runs the tests must not answer in them.
 os.environ.pop("VDBG_LINES", None)
+os.environ["XDG_CONFIG_HOME"] = os.path.join(tempfile.gettempdir(), "vdbg-env-tests-without-config")  # noqa: PTH118
 os.environ["XDG_DATA_HOME"] = os.path.join(tempfile.gettempdir(), "vdbg-env-tests-without-data")  # noqa: PTH118
 
 # A machine that is busy with something else makes an example slow, which is no fault of the code under test.
@@ -63,3 +64,15 @@ def pytest_runtest_makereport(
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.longrepr = f"skipped where CI must have {', '.join(needs)}: {reason}"
     return report
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Generator[None]:
+    """Take back what a command that ran in this process ignores to its end: the programs of later tests inherit it."""
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
+    }
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)

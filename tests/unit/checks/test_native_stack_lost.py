@@ -111,7 +111,7 @@ def test_a_gdb_that_hangs_is_killed(tmp_path: Path, gdb: str) -> None:
 
 
 def test_a_tracer_that_is_killed_leaves_a_command_that_runs_to_its_end() -> None:
-    code = "import os; os.kill(os.getppid(), 9); [None for _ in range(10**6)]; print('on'); os._exit(5)"
+    code = "import os; os.kill(os.getppid(), 9); [None for _ in range(10**6)]; print('on', flush=True); os._exit(5)"
     ran = followed(sys.executable, "-c", code)
     assert "native stack: none: the tracer was ended by SIGKILL; later crashes" in ran.stdout
     assert ran.stdout.endswith("on\n") or "\non\n" in ran.stdout

@@ -89,4 +89,4 @@ def test_packages_named_by_a_relative_path_are_found_from_any_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "builder:gpu-packages")
     assert python_path().split(":")[0] == str(ROOT / "builder")
-    assert vdbg_env("--version", cwd=Path("/")).stdout.startswith("found\n")
+    assert "found\n" in vdbg_env("--version", cwd=Path("/")).stdout
