@@ -189,7 +189,8 @@ class Witness:
 
         What nothing has written yet is no value of the loop: its formula is of the ways that write it.
         """
-        held = [thread.r[int(one[1:])] if one[0] == "R" else thread.u[int(one[2:])] for one in registers]
+        held = [thread.r[int(one[1:])] for one in registers if one.startswith("R")]
+        held += [thread.u[int(one[2:])] for one in registers if one.startswith("UR")]  # a predicate has no such mark
         if any(value >> 16 == _UNWRITTEN >> 16 for value in held):
             return
         loop, inner = answer["loops"][n], tuple(answer["calls"])
