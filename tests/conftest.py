@@ -25,9 +25,8 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# The line packs and profiles of whoever runs the tests must not answer in them.
+# The line packs of whoever runs the tests must not answer in them.
 os.environ.pop("VDBG_LINES", None)
-os.environ["XDG_CONFIG_HOME"] = os.path.join(tempfile.gettempdir(), "vdbg-env-tests-without-config")  # noqa: PTH118
 os.environ["XDG_DATA_HOME"] = os.path.join(tempfile.gettempdir(), "vdbg-env-tests-without-data")  # noqa: PTH118
 
 # A machine that is busy with something else makes an example slow, which is no fault of the code under test.
