@@ -19,7 +19,7 @@ from tests.support.command_line import vdbg_env
 from vdbg_env.common.errors import BadInput, EngineFailed
 from vdbg_env.engine.client import Engine
 from vdbg_env.engine.containers import DockerContainers
-from vdbg_env.engine.dump_volume import VolumeDumps, open_dumps
+from vdbg_env.engine.dump_volume import VolumeDumps, find_dumps
 from vdbg_env.engine.targets import dump_store
 from vdbg_env.image.settings import DumpVolume, Gpu, RunSettings
 
@@ -133,7 +133,8 @@ def test_dumps_outlive_the_container_and_their_volume_is_labelled(
     assert containers.run(settings, lambda _: None) == 0
     found = docker_engine.client.inspect_volume(volume)
     assert found["Labels"] == {"dev.vdbg-env.purpose": "dumps"}
-    dumps = open_dumps(docker_engine, containers, volume)
+    dumps = find_dumps(docker_engine, containers, volume)
+    assert dumps is not None
     assert [(d.path, d.kind) for d in dumps.list()] == [("a core 1.gz", "compressed")]
     assert dumps.is_ours()
 
@@ -145,7 +146,8 @@ def test_a_volume_whose_folder_is_closed_to_us_is_read_through_a_container(
     script = f"mkdir /dumps/sub; printf 'one' > '/dumps/sub/a b'; {CORE} | gzip > /dumps/core.gz; : > /dumps/e"
     containers.run(replace(SETTINGS, dumps=DumpVolume(source=volume), command=("sh", "-c", script)), lambda _: None)
     store = VolumeDumps(docker_engine, containers, volume, ours=False)
-    in_place = open_dumps(docker_engine, containers, volume)
+    in_place = find_dumps(docker_engine, containers, volume)
+    assert in_place is not None
     assert [(d.path, d.size, d.kind) for d in store.list()] == [(d.path, d.size, d.kind) for d in in_place.list()]
     with store.read("sub/a b") as pieces:
         assert b"".join(pieces) == b"one"

@@ -114,27 +114,13 @@ class VolumeDumps:
         return images[0].image_id
 
 
-def volume_exists(engine: Engine, volume: str) -> bool:
-    """Return whether the engine has a volume of this name."""
-    with engine_errors(engine.endpoint):
-        try:
-            engine.client.inspect_volume(volume)
-        except errors.NotFound:
-            return False
-    return True
-
-
-def open_dumps(engine: Engine, containers: ContainerRunner, volume: str) -> DumpStore:
-    """Return a named volume's dumps, read in place where its folder may be; raises BadInput without such a volume."""
+def find_dumps(engine: Engine, containers: ContainerRunner, volume: str) -> DumpStore | None:
+    """Return a named volume's dumps, read in place where its folder may be, or None without such a volume."""
     with engine_errors(engine.endpoint):
         try:
             found = engine.client.inspect_volume(volume)
-        except errors.NotFound as error:
-            raise BadInput(
-                f"the engine has no volume {volume!r}",
-                cause="nothing was run with it yet: the first vdbg-env run makes it",
-                next_step="vdbg-env run -- COMMAND, or name a folder: --dumps /PATH",
-            ) from error
+        except errors.NotFound:
+            return None
     folder = Path(str(found.get("Mountpoint") or ""))
     ours = (found.get("Labels") or {}).get(f"{OUR_LABEL}.purpose") == "dumps"
     if found.get("Driver") == "local" and _readable(folder):

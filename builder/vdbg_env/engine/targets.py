@@ -77,24 +77,25 @@ def _may_be_an_image(target: str) -> bool:
 
 def existing_dump_store(place: DumpVolume) -> DumpStore | None:
     """Return where dumps go, or None for a volume that nothing was run with yet."""
-    if place.kind != "bind":
-        from vdbg_env.engine.client import connect  # the client of an engine is not loaded for a folder
-        from vdbg_env.engine.dump_volume import volume_exists
-
-        if not volume_exists(connect(), place.source):
-            return None
-    return dump_store(place)
-
-
-def dump_store(place: DumpVolume) -> DumpStore:
-    """Return the folder or the volume that dumps go to; raises BadInput without such a volume."""
     if place.kind == "bind":
         from vdbg_env.engine.dump_folder import FolderDumps
 
         return FolderDumps(Path(place.source))
     from vdbg_env.engine.client import connect  # the client of an engine is not loaded for a folder
     from vdbg_env.engine.containers import DockerContainers
-    from vdbg_env.engine.dump_volume import open_dumps
+    from vdbg_env.engine.dump_volume import find_dumps
 
     engine = connect()
-    return open_dumps(engine, DockerContainers(engine), place.source)
+    return find_dumps(engine, DockerContainers(engine), place.source)
+
+
+def dump_store(place: DumpVolume) -> DumpStore:
+    """Return the folder or the volume that dumps go to; raises BadInput without such a volume."""
+    found = existing_dump_store(place)
+    if found is None:
+        raise BadInput(
+            f"the engine has no volume {place.source!r}",
+            cause="nothing was run with it yet: the first vdbg-env run makes it",
+            next_step="vdbg-env run -- COMMAND, or name a folder: --dumps /PATH",
+        )
+    return found
