@@ -204,7 +204,7 @@ class CoreFile:
 
 
 _PIECE: Final = 1 << 20
-_SUFFIXES: Final = (".nvcudmp", *(f".nvcudmp{end}" for end in PACKED_ENDS))
+CORE_SUFFIXES: Final = (".nvcudmp", *(f".nvcudmp{end}" for end in PACKED_ENDS))
 
 
 class CoreFiles:
@@ -301,7 +301,7 @@ def is_dump(path: Path) -> bool:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return False
-        if path.name.endswith(_SUFFIXES):
+        if path.name.endswith(CORE_SUFFIXES):
             return True
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)

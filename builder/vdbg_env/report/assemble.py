@@ -17,8 +17,8 @@ from gpucore.core import decode_core
 from gpucore.dwarf import SourceFrame, parse_frame
 from gpucore.mangling import demangle
 from vdbg_env.common.errors import BAD_INPUT
-from vdbg_env.common.files import PACKED_ENDS, read_document
-from vdbg_env.crash.files import CoreFiles, SourceText
+from vdbg_env.common.files import read_document
+from vdbg_env.crash.files import CORE_SUFFIXES, CoreFiles, SourceText
 from vdbg_env.evidence.deaths import blame, first_failure, is_victim, last_attempt
 from vdbg_env.evidence.finding import Artifact, EndedBy, Finding, HowKnown, Level, Match, NextStep, Observation
 from vdbg_env.evidence.log_line import role_of
@@ -682,4 +682,4 @@ def _group(group: DecodedWarps) -> WarpGroup:
 
 def _is_core(path: str) -> bool:
     name = path.rpartition("/")[2]
-    return "core.cuda." in name or name.endswith((".nvcudmp", *(f".nvcudmp{end}" for end in PACKED_ENDS)))
+    return "core.cuda." in name or name.endswith(CORE_SUFFIXES)
