@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from cel_expr_python import cel
@@ -397,12 +398,37 @@ _LONGEST_VALUE = 40  # characters
 _PLAIN = re.compile(r"!?\s*[A-Za-z_][\w.]*")
 
 
-def why_false(condition: str, names: Names, values: Mapping[str, Value]) -> str:
-    """Return the first part of a false condition that is false by itself: `workload.eager is true`.
+@dataclass(frozen=True)
+class FalsePart:
+    """The first part of a false condition that is false by itself.
 
-    For an input the flag that changes it is added. A comparison is followed by the values in it:
-    `workload.ranks > 1 (workload.ranks is 1)`.
+    As text, `workload.eager is true`; for an input the flag that changes it is added. A comparison is followed by the
+    values in it: `workload.ranks > 1 (workload.ranks is 1)`.
     """
+
+    part: str
+    """As the runbook has it."""
+    path: str = ""
+    """What the part is the value of, or the opposite of: `workload.eager`; empty for any other part."""
+    value: bool = False
+    """The value of `path`."""
+    compared: tuple[str, ...] = ()
+    """The values in a comparison, each as text: `workload.ranks is 1`."""
+
+    @property
+    def flag(self) -> str:
+        """The flag that changes the value of an input: `-i deep=true`; empty for what is no input."""
+        name = self.path.removeprefix("inputs.")
+        return f"-i {name}={str(not self.value).lower()}" if name != self.path else ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"{self.path} is {str(self.value).lower()}" + (f"; {self.flag} changes that" if self.flag else "")
+        return f"{self.part} ({', '.join(self.compared)})" if self.compared else self.part
+
+
+def why_false(condition: str, names: Names, values: Mapping[str, Value]) -> FalsePart:
+    """Return the first part of a false condition that is false by itself, or all of it where no part is."""
     for part in conjuncts(condition):
         expression = compile_expression(part, names)
         try:
@@ -411,12 +437,9 @@ def why_false(condition: str, names: Names, values: Mapping[str, Value]) -> str:
         except ExpressionFailed:
             continue
         if _PLAIN.fullmatch(part):
-            path, now = part.lstrip("! "), part.startswith("!")
-            change = f"; -i {path.removeprefix('inputs.')}={str(not now).lower()} changes that"
-            return f"{path} is {str(now).lower()}{change if path.startswith('inputs.') else ''}"
-        found = list(_values(part, names, values))[:_MOST_VALUES]
-        return f"{part} ({', '.join(found)})" if found else part
-    return condition
+            return FalsePart(part, path=part.lstrip("! "), value=part.startswith("!"))
+        return FalsePart(part, compared=tuple(islice(_values(part, names, values), _MOST_VALUES)))
+    return FalsePart(condition)
 
 
 def _values(part: str, names: Names, values: Mapping[str, Value]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from vdbg_env.common.errors import BadInput
 from vdbg_env.evidence import deaths
 from vdbg_env.evidence.finding import EndedBy, Observation
 from vdbg_env.runbook import expressions, judge, workload
-from vdbg_env.runbook.expressions import ExpressionFailed, Names, Value, compile_condition, why_false
+from vdbg_env.runbook.expressions import ExpressionFailed, FalsePart, Names, Value, compile_condition, why_false
 from vdbg_env.runbook.judge import conclude, filled_engine_args
 from vdbg_env.runbook.model import (
     ArgvOverlay,
@@ -265,23 +265,26 @@ def why_skipped(state: RunState, step: Step) -> str | None:
     return None if held else _say_plainly(why_false(step.condition, names, values))
 
 
-_PLAIN_REASONS = (
-    (re.compile(r"steps\.\w+\.results\.vllm is false"), "not vLLM"),
-    (re.compile(r"workload\.eager is true"), "it runs eagerly already"),
-    (re.compile(r"workload\.python is false"), "not a Python program"),
-    (re.compile(r"workload\.command == 'serve' \(.*\)"), "not a vLLM server"),
-    (re.compile(r"inputs\.(\w+) is false; (-i \w+=true) changes that"), r"only with \2"),
-    (re.compile(r"inputs\.(\w+) is true; (-i \w+=false) changes that"), r"only with \2"),
-    (re.compile(r"steps\.(\w+)\.artifacts\.cores\.count > 0.*"), r"step \1 left no GPU core"),
-)
+_STATES = {
+    ("workload.eager", True): "it runs eagerly already",
+    ("workload.python", False): "not a Python program",
+}
+_NO_CORE = re.compile(r"steps\.(\w+)\.artifacts\.cores\.count > 0")
 
 
-def _say_plainly(reason: str) -> str:
-    """Return the reason of `why_false` in a user's words, where there are some for it."""
-    for pattern, words in _PLAIN_REASONS:
-        if match := pattern.fullmatch(reason):
-            return match.expand(words)
-    return f"its condition does not hold: {reason}"
+def _say_plainly(false: FalsePart) -> str:
+    """Return why a condition does not hold in a user's words, where there are some for it."""
+    if false.flag:
+        return f"only with {false.flag}"
+    if words := _STATES.get((false.path, false.value)):
+        return words
+    if false.path.endswith(".results.vllm") and not false.value:
+        return "not vLLM"
+    if false.part == "workload.command == 'serve'":
+        return "not a vLLM server"
+    if found := _NO_CORE.fullmatch(false.part):
+        return f"step {found[1]} left no GPU core"
+    return f"its condition does not hold: {false}"
 
 
 def _could_not_start(state: RunState, command: str) -> str | None:

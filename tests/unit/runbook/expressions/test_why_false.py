@@ -39,7 +39,7 @@ VALUES: dict[str, Value] = {
 )  # fmt: skip
 def test_the_false_part_is_named_with_its_values(condition: str, reason: str) -> None:
     assert compile_expression(condition, NAMES).evaluate(VALUES) is False
-    assert why_false(condition, NAMES, VALUES) == reason
+    assert str(why_false(condition, NAMES, VALUES)) == reason
 
 
 _ATOMS = st.sampled_from(
