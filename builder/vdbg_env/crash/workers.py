@@ -62,9 +62,7 @@ def _begin(work: Callable[[Any], Any], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    die_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)  # it died before that could be asked for
+    die_with_parent(parent)
 
 
 def _do(item: Any) -> Any:

@@ -463,9 +463,7 @@ def _work(work: Callable[[], bytes], write: int, engine: int) -> NoReturn:
     """Do the work in the child and give what it returned, or why it could not, to the pipe."""
     try:
         os.setsid()  # a Ctrl-C is the parent's to answer: it ends this process when it sees fit
-        die_with_parent()
-        if os.getppid() != engine:
-            os._exit(_FAILED)  # it died before that could be asked for
+        die_with_parent(engine)
         _let_go(write)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)

@@ -52,9 +52,10 @@ def launch(
     out_read, out_write = _wide_pipe()
     err_read, err_write = _wide_pipe()
     said_read, said_write = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(argv, env, cwd, out_write, err_write, said_write, cgroup, stdin, starts)
+        _become(parent, argv, env, cwd, out_write, err_write, said_write, cgroup, stdin, starts)
     for descriptor in (out_write, err_write, said_write):
         os.close(descriptor)
     with os.fdopen(said_read, "rb") as said:
@@ -73,9 +74,10 @@ def launch_helper(argv: tuple[str, ...], env: dict[str, str], cwd: str) -> tuple
     """Start a helper (a probe, a debugger) and return its pid and the reading end of its output and errors."""
     read, write = os.pipe2(os.O_CLOEXEC)
     said_read, said_write = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(argv, env, cwd, write, write, said_write)
+        _become(parent, argv, env, cwd, write, write, said_write)
     os.close(write)
     os.close(said_write)
     with os.fdopen(said_read, "rb") as said:
@@ -98,6 +100,7 @@ def _wide_pipe() -> tuple[int, int]:
 
 
 def _become(
+    parent: int,
     argv: tuple[str, ...],
     env: dict[str, str],
     cwd: str,
@@ -111,7 +114,7 @@ def _become(
     """Turn this forked child into the program; never returns."""
     try:
         os.setsid()
-        die_with_parent()
+        die_with_parent(parent)
         try:
             if cgroup:
                 cgroup.enter()

@@ -294,9 +294,11 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
-def die_with_parent() -> None:
-    """Have this process killed when its parent dies; called in a child between fork and exec."""
+def die_with_parent(parent: int) -> None:
+    """Have this process killed when its parent dies, and end it now if that is dead; called in a child after fork."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it died before that could be asked for
 
 
 def send(processes: Iterable[Process], number: int) -> list[Process]:

@@ -175,8 +175,8 @@ def test_with_a_full_disk_below_everything(tmp_path: Path, free: int) -> None:
         ),
         (
             "supervisor/launch.py",
-            "    pid = os.fork()\n    if pid == 0:\n        _become(argv, env, cwd, out_",
-            "    raise OSError(11, 'no room')\n    if pid == 0:\n        _become(argv, env, cwd, out_",
+            "    pid = os.fork()\n    if pid == 0:\n        _become(parent, argv, env, cwd, out_",
+            "    raise OSError(11, 'no room')\n    if pid == 0:\n        _become(parent, argv, env, cwd, out_",
         ),
     ],
     ids=["session", "guarded", "no memory", "supervisor", "no room for a process"],
